@@ -1,0 +1,1 @@
+"""Worlds with labels, in the manner of Gymnasium 1.x."""

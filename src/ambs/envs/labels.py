@@ -1,0 +1,18 @@
+"""Labels of a step and the cost that Ψ makes of them.
+
+One sign convention in the whole code base: a violated step costs, c = C·1[⊭ Ψ] ≥ 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ambs.spec.formula import Atoms, Formula
+
+
+def violates(psi: Formula, atoms: Atoms, labels: Any) -> Any:
+    """Whether a step violates Ψ: labels `[..., frames, atoms]` -> `[...]`, true iff Ψ fails in any frame of the step.
+
+    Joining the frames' atoms first would be wrong for formulas such as `red_light -> stop`.
+    """
+    return (~psi.holds(labels, atoms)).any(axis=-1)

@@ -1,7 +1,7 @@
 """Propositional safety formulas Ψ over named atoms (paper, Sec. 2.1).
 
-A formula is a frozen tree. It is evaluated on arrays of labels `[..., atoms]` (NumPy or JAX, also inside jit), on sets of
-names, or on atom probabilities, where it gives the exact chance that Ψ holds if the atoms are independent.
+A formula is a frozen tree. It is evaluated on arrays of labels `[..., atoms]` (NumPy or JAX, also inside jit), on sets
+of names, or on atom probabilities, where it gives the exact chance that Ψ holds if the atoms are independent.
 Text is turned into formulas by `ambs.spec.parser`; `str()` turns them back.
 """
 
@@ -100,7 +100,7 @@ class Formula:
             yield from child._names()
 
     def holds(self, labels: Any, atoms: Atoms) -> Any:
-        """Whether Ψ holds (satisfaction relation of Sec. 2.1): labels `[..., atoms]` bool -> `[...]` bool, NumPy or JAX."""
+        """Whether Ψ holds (satisfaction relation of Sec. 2.1): labels `[..., atoms]` -> `[...]` bool, NumPy or JAX."""
 
         def leaf(node: Formula) -> Any:
             match node:
@@ -119,7 +119,7 @@ class Formula:
         return bool(self.holds(own.encode(set(own.names) & set(names)), own))
 
     def probability(self, atom_probs: Any, atoms: Atoms) -> Any:
-        """Exact P(Ψ) for independent atoms: probabilities `[..., atoms]` -> `[...]`; a polynomial, hence differentiable."""
+        """Exact P(Ψ) for independent atoms: probabilities `[..., atoms]` -> `[...]`; a polynomial, so differentiable."""
         nodes, root = _decision_diagram(self)
         values = [0.0, 1.0]
         for variable, low, high in nodes:

@@ -99,7 +99,7 @@ def _parser() -> Lark:
 
 
 def _rule(build: Any) -> Any:
-    """A builder method that is told its tokens and subformulas apart, and whose errors know the place of its first token."""
+    """A builder method that gets tokens and subformulas apart, and whose errors know the place of its first token."""
 
     @functools.wraps(build)
     def method(self: _Builder, children: list[Any]) -> Any:
@@ -178,7 +178,7 @@ def _syntax_error(text: str, error: UnexpectedInput) -> FormulaError:
         if "AND" in accepted:
             accepted = {"AND"}
     else:
-        accepted = set(getattr(error, "accepts", None) or getattr(error, "expected", ()))
+        accepted = set(getattr(error, "accepts", None) or getattr(error, "expected", None) or ())
     waited = next((words for terminal, words in _WAITING_FOR if terminal in accepted), "something else")
     position = error.pos_in_stream if error.pos_in_stream is not None and error.pos_in_stream >= 0 else len(text)
     at_end = position >= len(text.rstrip()) or (isinstance(error, UnexpectedToken) and error.token.type == "$END")

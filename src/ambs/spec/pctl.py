@@ -2,8 +2,8 @@
 
     Φ ::= true | a | ¬Φ | Φ ∧ Φ | P~p(φ)          φ ::= X Φ | Φ U Φ | Φ U≤n Φ
 
-with ~ one of ≥ > ≤ <, and `P=?` for values. F, G and their bounded forms are derived as in the paper. What a finite prefix
-of a trace says about a path formula is three-valued; exact values on finite chains are in `ambs.spec.chain`.
+with ~ one of ≥ > ≤ <, and `P=?` for values. F, G and their bounded forms are derived as in the paper. What a finite
+prefix of a trace says about a path formula is three-valued; exact values on finite chains are in `ambs.spec.chain`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Path:
         raise NotImplementedError
 
     def on_traces(self, labels: Any, atoms: Atoms) -> Any:
-        """Verdict codes (int8) for prefixes s_0..s_L with labels `[..., L+1, atoms]`: `[...]`, NumPy or JAX, jit-able."""
+        """Verdict codes (int8) `[...]` for prefixes s_0..s_L with labels `[..., L+1, atoms]`; NumPy or JAX, jit-able."""
         xp = labels.__array_namespace__()
         if isinstance(self, Next):
             if labels.shape[-2] < 2:

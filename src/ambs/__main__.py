@@ -1,0 +1,5 @@
+"""`python -m ambs` is the command `ambs`."""
+
+from ambs.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""The command line: one small file per verb, each a dataclass whose fields are the options and whose `run` does the work."""

@@ -1,1 +1,1 @@
-"""The command line: one small file per verb, each a dataclass whose fields are the options and whose `run` does the work."""
+"""The command line: one small file per verb, a dataclass whose fields are the options and whose `run` does the work."""

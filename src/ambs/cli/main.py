@@ -1,0 +1,39 @@
+"""`ambs`: the entry point. Verbs are dataclasses; whatever is slow to import is imported inside their `run`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import tyro
+
+from ambs.cli.check import Check
+from ambs.cli.demo import Demo
+from ambs.cli.guarantee import Guarantee
+from ambs.errors import UserError
+
+Verb = (
+    Annotated[Check, tyro.conf.subcommand("check")]
+    | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Guarantee, tyro.conf.subcommand("guarantee")]
+)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run one verb; a user's mistake gets a sentence and exit code 2, never a traceback."""
+    verb = tyro.cli(
+        Verb,
+        prog="ambs",
+        description="Approximate model-based shielding: learn without breaking things on the way.",
+        args=args,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
+    )
+    try:
+        code = verb.run()
+    except UserError as error:
+        print(f"ambs: {error}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        print("\nambs: stopped", file=sys.stderr)
+        code = 130
+    sys.exit(code)

@@ -1,0 +1,161 @@
+"""`grid`: a finite world with slippery floor, drawn as text, whose PCTL values are known exactly.
+
+`#` wall, `H` hazard, `G` goal (ends the episode), `S` start, `.` floor.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from ambs.envs.labels import violates
+from ambs.envs.model import Dynamics, Step
+from ambs.envs.snapshot import Snapshot, generator_from_array, generator_to_array
+from ambs.errors import UserError
+from ambs.spec.chain import Chain
+from ambs.spec.formula import Atoms, Formula
+from ambs.spec.parser import parse_formula
+
+ATOMS = Atoms(("hazard", "goal"))
+MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1), (0, 0)])
+"""Up, right, down, left, stay."""
+
+DEFAULT_MAP = """
+S....
+.H.H.
+...H.
+.H...
+...HG
+"""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The world as tables, cells numbered row by row: `kernel` `[cells, actions, cells]`, `labels` `[cells, atoms]`."""
+
+    map: str = DEFAULT_MAP
+    slip: float = 0.1
+    """Chance that a move (not a stay) goes astray to one of its two sides, each as likely."""
+    episode_steps: int = 100
+
+    def __post_init__(self) -> None:
+        rows = self.map.split()
+        if not rows or len({len(row) for row in rows}) != 1 or set("".join(rows)) - set("#HGS."):
+            raise UserError("a grid map needs rows of equal length made of the characters # H G S .")
+        if "S" not in self.map:
+            raise UserError("a grid map needs at least one start S")
+        if not 0 <= self.slip <= 1:
+            raise UserError(f"slip must lie between 0 and 1, got {self.slip}")
+
+    @functools.cached_property
+    def cells(self) -> np.ndarray:
+        """The map as characters `[rows, columns]`."""
+        return np.array([list(row) for row in self.map.split()])
+
+    @functools.cached_property
+    def labels(self) -> np.ndarray:
+        """`[cells, atoms]` bool."""
+        flat = self.cells.ravel()
+        return np.stack([flat == "H", flat == "G"], axis=-1)
+
+    @functools.cached_property
+    def starts(self) -> np.ndarray:
+        """Numbers of the start cells."""
+        return np.flatnonzero(self.cells.ravel() == "S")
+
+    @functools.cached_property
+    def kernel(self) -> np.ndarray:
+        """Transition probabilities `[cells, actions, cells]`; goals and walls keep what is in them."""
+        cells = self.cells
+        height, width = cells.shape
+        kernel = np.zeros((cells.size, len(MOVES), cells.size))
+        for (row, column), mark in np.ndenumerate(cells):
+            here = row * width + column
+            for action in range(len(MOVES)):
+                if mark in "G#":
+                    kernel[here, action, here] = 1
+                    continue
+                for move, chance in self._outcomes(action):
+                    r, c = np.add((row, column), MOVES[move])
+                    free = 0 <= r < height and 0 <= c < width and cells[r, c] != "#"
+                    kernel[here, action, r * width + c if free else here] += chance
+        return kernel
+
+    def _outcomes(self, action: int) -> list[tuple[int, float]]:
+        if action == 4:
+            return [(4, 1.0)]
+        return [(action, 1 - self.slip), ((action + 1) % 4, self.slip / 2), ((action - 1) % 4, self.slip / 2)]
+
+    def chain(self, policy: np.ndarray) -> Chain:
+        """The transition system under a policy `[cells, actions]` of action probabilities."""
+        return Chain(np.einsum("sa,sat->st", policy, self.kernel), self.labels, ATOMS)
+
+    def dynamics(self) -> Dynamics:
+        """The true model for a shield: (key, cell, action) -> Step."""
+        log_kernel = jnp.log(jnp.asarray(self.kernel, jnp.float32))
+        labels = jnp.asarray(self.labels)
+
+        def step(key: Key[Array, ""], cell: Any, action: Any) -> Step:
+            following = jax.random.categorical(key, log_kernel[cell, action]).astype(jnp.asarray(cell).dtype)
+            return Step(following, labels[following][None], ~labels[following, 1])
+
+        return step
+
+
+class GridEnv(gym.Env[np.ndarray, np.int64]):
+    """Gymnasium environment. Observation: the cell, one-hot `[cells]`. Actions: up, right, down, left, stay. Reward 1 at
+    the goal, which ends the episode; −0.01 per step before."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own attribute)
+
+    def __init__(self, grid: Grid | None = None, spec: str = "!hazard") -> None:
+        self.grid = grid or Grid()
+        self.atoms = ATOMS
+        self.psi: Formula = parse_formula(spec, ATOMS)
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (self.grid.cells.size,), np.float32)
+        self.action_space = gym.spaces.Discrete(len(MOVES))
+        self.cell = int(self.grid.starts[0])
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        """To one of the starts."""
+        super().reset(seed=seed, options=options)
+        self.cell = int(self.np_random.choice(self.grid.starts))
+        self.steps = 0
+        return self._observe(), self._info()
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """One move; terminates at the goal, truncates after `episode_steps`."""
+        if not self.action_space.contains(np.int64(action)):
+            raise UserError(f"an action of grid is a whole number from 0 to {len(MOVES) - 1}, got {action}")
+        odds = self.grid.kernel[self.cell, int(action)]
+        self.cell = int(self.np_random.choice(odds.size, p=odds))
+        self.steps += 1
+        terminated = bool(self.grid.labels[self.cell, 1])
+        reward = 1.0 if terminated else -0.01
+        return self._observe(), reward, terminated, self.steps >= self.grid.episode_steps, self._info()
+
+    def get_state(self) -> Snapshot:
+        """All that the future depends on, random numbers included, as arrays."""
+        return {
+            "cell": np.array(self.cell),
+            "steps": np.array(self.steps),
+            "rng": generator_to_array(self.np_random),
+        }
+
+    def set_state(self, snapshot: Snapshot) -> None:
+        """Continue from a snapshot, bit by bit as the original would."""
+        self.cell, self.steps = int(snapshot["cell"]), int(snapshot["steps"])
+        self.np_random = generator_from_array(snapshot["rng"])
+
+    def _observe(self) -> np.ndarray:
+        return np.eye(self.grid.cells.size, dtype=np.float32)[self.cell]
+
+    def _info(self) -> dict[str, Any]:
+        labels = self.grid.labels[self.cell]
+        return {"labels": labels, "cost": float(violates(self.psi, self.atoms, labels[None]))}

@@ -1,0 +1,20 @@
+"""A world as a transition function: what the shield and its tests roll out."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Key, PyTree, Shaped
+
+
+class Step(NamedTuple):
+    """One transition of a model: where it leads and what holds there."""
+
+    state: PyTree
+    labels: Shaped[Array, "frames atoms"]
+    """bool, or probabilities; one row per frame of an action repeat."""
+    continues: Shaped[Array, ""]
+    """1 while the episode goes on after this state, else 0; or its probability."""
+
+
+Dynamics = Callable[[Key[Array, ""], Any, Any], Step]
+"""(key, state, action) -> Step."""

@@ -1,0 +1,225 @@
+"""`point_world`: a noisy two-dimensional double integrator among round hazards.
+
+Small enough that its true safety probability can be computed by brute force, and in one dimension by quadrature; continuous
+enough to be worth shielding. The same transition function serves the Gymnasium environment (NumPy) and the shield (JAX).
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from ambs.envs.labels import violates
+from ambs.envs.model import Dynamics, Step
+from ambs.envs.snapshot import Snapshot, generator_from_array, generator_to_array
+from ambs.errors import UserError
+from ambs.spec.formula import Atoms, Formula
+from ambs.spec.parser import parse_formula
+
+ATOMS = Atoms(("hazard", "outside"))
+
+
+class State(NamedTuple):
+    """robot `[4]`: position (m) and velocity (m/s); goals `[goals, 2]`, `reached` of them so far; hazards `[hazards, 2]`."""
+
+    robot: Any
+    goals: Any
+    reached: Any
+    hazards: Any
+
+    @property
+    def goal(self) -> Any:
+        """Where the robot is to go now: `[2]`."""
+        return self.goals[self.reached % self.goals.shape[0]]
+
+
+@dataclass(frozen=True)
+class PointWorld:
+    """The physics. One control step: v' = damping·v + dt·acceleration·a + noise·ξ, x' = x + dt·v', ξ standard normal."""
+
+    half_size: float = 1.5
+    """The arena reaches from −half_size to +half_size (m) on both axes; atom `outside` holds beyond."""
+    hazards: int = 6
+    hazard_radius: float = 0.25
+    """Atom `hazard` holds where the robot's centre is this near to a hazard's (m)."""
+    goal_radius: float = 0.2
+    dt: float = 0.05
+    """Control step (s)."""
+    acceleration: float = 2.0
+    """At full action (m/s²)."""
+    damping: float = 0.9
+    """Share of the velocity kept per step; 0 makes each step's velocity new."""
+    noise: tuple[float, float] = (0.03, 0.03)
+    """Standard deviation of the velocity noise per step and axis (m/s)."""
+    episode_steps: int = 400
+    goals: int = 32
+    """Goals drawn with the layout; after the last one the first is next again."""
+
+    def __post_init__(self) -> None:
+        positive = ("half_size", "hazard_radius", "goal_radius", "dt", "acceleration", "episode_steps", "goals")
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} of point_world must be above 0, got {getattr(self, name)}")
+        if not 0 <= self.damping < 1 or self.hazards < 0:
+            raise UserError(f"damping must lie in [0, 1) and hazards be at least 0: {self.damping}, {self.hazards}")
+
+    def advance(self, state: State, action: Any, noise: Any) -> tuple[State, Any, Any]:
+        """One step with action `[2]` and standard normal noise `[2]`: next state, reward, labels `[atoms]`.
+
+        Reward is the distance gained on the goal, + 1 on reaching it; labels are those of the state arrived in.
+        """
+        xp = state.robot.__array_namespace__()
+        push = self.dt * self.acceleration * xp.clip(action, -1.0, 1.0)
+        velocity = self.damping * state.robot[2:] + push + xp.asarray(self.noise, dtype=noise.dtype) * noise
+        position = state.robot[:2] + self.dt * velocity
+        before = _length(state.goal - state.robot[:2], xp)
+        after = _length(state.goal - position, xp)
+        reached = xp.astype(after <= self.goal_radius, state.reached.dtype)
+        following = state._replace(robot=xp.concatenate([position, velocity]), reached=state.reached + reached)
+        return following, before - after + reached, self.labels(following)
+
+    def labels(self, state: State) -> Any:
+        """Labels `[atoms]` of a state."""
+        xp = state.robot.__array_namespace__()
+        position = state.robot[:2]
+        hazard = (((state.hazards - position[None]) ** 2).sum(axis=-1) <= self.hazard_radius**2).any()
+        return xp.stack([hazard, (xp.abs(position) > self.half_size).any()])
+
+    def dynamics(self) -> Dynamics:
+        """The true model for a shield: (key, State, action) -> Step."""
+
+        def step(key: Key[Array, ""], state: State, action: Any) -> Step:
+            following, _, labels = self.advance(state, action, jax.random.normal(key, (2,)))
+            return Step(following, labels[None], jnp.ones(()))
+
+        return step
+
+    def sample(self, rng: np.random.Generator) -> State:
+        """A fresh layout with the robot at rest: hazards do not touch, robot and goals keep clear of them, and no goal is
+        drawn within reach of the one before."""
+        reach = self.half_size - self.goal_radius
+        hazards = np.zeros((0, 2))
+        for _ in range(self.hazards):
+            hazards = np.vstack([hazards, self._spot(rng, reach, hazards, 2.2 * self.hazard_radius)])
+        spots = [self._spot(rng, reach, hazards, 2 * self.hazard_radius)]
+        for _ in range(self.goals):
+            clear = self.hazard_radius + self.goal_radius
+            spots.append(self._spot(rng, reach, hazards, clear, spots[-1], self.half_size / 2))
+        robot = np.concatenate([spots[0], np.zeros(2)])
+        return State(
+            robot=robot.astype(np.float32),
+            goals=np.array(spots[1:], np.float32),
+            reached=np.array(0, np.int32),
+            hazards=hazards.astype(np.float32),
+        )
+
+    def _spot(
+        self,
+        rng: np.random.Generator,
+        reach: float,
+        hazards: np.ndarray,
+        clear: float,
+        other: np.ndarray | None = None,
+        apart: float = 0.0,
+    ) -> np.ndarray:
+        """A uniform position at least `clear` away from hazard centres and `apart` from another one (m)."""
+        for _ in range(1000):
+            spot = rng.uniform(-reach, reach, 2)
+            far = other is None or _length(spot - other, np) > apart
+            if far and (_length(hazards - spot[None], np) > clear).all():
+                return spot
+        raise UserError(f"{self.hazards} hazards of radius {self.hazard_radius} do not fit; use fewer or smaller ones")
+
+
+def _length(vector: Any, xp: Any) -> Any:
+    return xp.sqrt((vector**2).sum(axis=-1))
+
+
+class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
+    """Gymnasium environment. Observation `[6 + 2·hazards]`: position, velocity, goal − position, hazards − position with
+    the nearest first (m, m/s). Action `[2]` in [−1, 1]: push along x and y."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own attribute)
+
+    def __init__(self, world: PointWorld | None = None, spec: str = "!hazard") -> None:
+        self.world = world or PointWorld()
+        self.atoms = ATOMS
+        self.psi: Formula = parse_formula(spec, ATOMS)
+        size = 6 + 2 * self.world.hazards
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.state = self.world.sample(np.random.default_rng(0))
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        """A new layout."""
+        super().reset(seed=seed, options=options)
+        self.state = self.world.sample(self.np_random)
+        self.steps = 0
+        return self._observe(), self._info()
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """One control step; never terminates, truncates after `episode_steps`."""
+        action = np.asarray(action, dtype=np.float32)
+        if action.shape != (2,) or not np.isfinite(action).all():
+            raise UserError(f"an action of point_world is two finite numbers, got {action}")
+        noise = self.np_random.standard_normal(2).astype(np.float32)
+        self.state, reward, _ = self.world.advance(self.state, action, noise)
+        self.steps += 1
+        return self._observe(), float(reward), False, self.steps >= self.world.episode_steps, self._info()
+
+    def get_state(self) -> Snapshot:
+        """All that the future depends on, random numbers included, as arrays."""
+        return {
+            **{name: np.array(part) for name, part in self.state._asdict().items()},
+            "steps": np.array(self.steps),
+            "rng": generator_to_array(self.np_random),
+        }
+
+    def set_state(self, snapshot: Snapshot) -> None:
+        """Continue from a snapshot, bit by bit as the original would."""
+        self.state = State(*(np.array(snapshot[name]) for name in State._fields))
+        self.steps = int(snapshot["steps"])
+        self.np_random = generator_from_array(snapshot["rng"])
+
+    def _observe(self) -> np.ndarray:
+        robot = self.state.robot
+        relative = self.state.hazards - robot[None, :2]
+        nearest = relative[np.argsort(_length(relative, np), kind="stable")]
+        return np.concatenate([robot, self.state.goal - robot[:2], nearest.ravel()]).astype(np.float32)
+
+    def _info(self) -> dict[str, Any]:
+        labels = self.world.labels(self.state)
+        return {"labels": labels, "cost": float(violates(self.psi, self.atoms, labels[None]))}
+
+
+def seek_goal(_key: Key[Array, ""], state: State) -> Array:
+    """A reckless policy: straight to the goal, whatever lies between."""
+    return jnp.clip(4.0 * (state.goal - state.robot[:2]) - 1.0 * state.robot[2:], -1.0, 1.0)
+
+
+def keep_clear(_key: Key[Array, ""], state: State) -> Array:
+    """A backup policy: slowly past the next hazard in the way, at a distance, and away from any that is near."""
+    position, velocity = state.robot[:2], state.robot[2:]
+    ahead, to_goal = _unit(state.goal - position)
+    relative = state.hazards - position[None]
+    along = (relative * ahead[None]).sum(axis=-1, keepdims=True)
+    beside = relative - along * ahead[None]
+    outward, offset = _unit(-beside)
+    in_the_way = (along > -0.1) & (along < to_goal[None]) & (offset < 0.5)
+    nearest = jnp.argmin(jnp.where(in_the_way, along, jnp.inf))
+    detour, _ = _unit(jnp.maximum(along[nearest], 0.0) * ahead + (0.5 - offset[nearest]) * outward[nearest])
+    course = jnp.where(in_the_way.any(), detour, ahead)
+    away, distance = _unit(-relative)
+    push = (jnp.exp(-(distance - 0.3) / 0.06) * away).sum(axis=0)
+    return jnp.clip(4.0 * (0.6 * course + push - velocity), -1.0, 1.0)
+
+
+def _unit(vectors: Array) -> tuple[Array, Array]:
+    """Vectors on the last axis as direction and length `[..., 1]`."""
+    length = jnp.sqrt((vectors**2).sum(axis=-1, keepdims=True) + 1e-12)
+    return vectors / length, length

@@ -1,0 +1,47 @@
+"""Environment states as plain arrays: random generators included, and packable into one vector without losing a bit."""
+
+from typing import Any
+
+import numpy as np
+
+Snapshot = dict[str, np.ndarray]
+
+
+def generator_to_array(generator: np.random.Generator) -> np.ndarray:
+    """State of a PCG64 generator (Gymnasium's `np_random`) as uint64 `[6]`."""
+    state: Any = generator.bit_generator.state
+    if state["bit_generator"] != "PCG64":
+        raise ValueError(f"only PCG64 generators can be saved, not {state['bit_generator']}")
+    low = (1 << 64) - 1
+    words = [part for key in ("state", "inc") for part in (state["state"][key] & low, state["state"][key] >> 64)]
+    return np.array([*words, state["has_uint32"], state["uinteger"]], dtype=np.uint64)
+
+
+def generator_from_array(words: np.ndarray) -> np.random.Generator:
+    """The generator that `generator_to_array` saved; it continues with the same numbers."""
+    state_low, state_high, inc_low, inc_high, has_uint32, uinteger = (int(word) for word in words)
+    generator = np.random.Generator(np.random.PCG64(0))
+    generator.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": state_low | state_high << 64, "inc": inc_low | inc_high << 64},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }
+    return generator
+
+
+def pack(snapshot: Snapshot) -> np.ndarray:
+    """All arrays of a snapshot, bit by bit, as one uint32 vector (JAX carries that without rounding 64-bit values)."""
+    data = b"".join(np.ascontiguousarray(array).tobytes() for array in snapshot.values())
+    return np.frombuffer(data + bytes(-len(data) % 4), dtype=np.uint32)
+
+
+def unpack(words: np.ndarray, like: Snapshot) -> Snapshot:
+    """The snapshot that `pack` made, with the names, shapes and types of `like`."""
+    data = np.ascontiguousarray(words).tobytes()
+    snapshot, start = {}, 0
+    for name, array in like.items():
+        stop = start + array.nbytes
+        snapshot[name] = np.frombuffer(data[start:stop], dtype=array.dtype).reshape(array.shape).copy()
+        start = stop
+    return snapshot

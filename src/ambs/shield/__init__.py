@@ -1,0 +1,24 @@
+"""Approximate model-based shielding (Alg. 2) over any model that is given as a function."""
+
+from ambs.shield.config import ShieldConfig, paper_semantics
+from ambs.shield.decide import Decision, Reason, Rule, replay, rule
+from ambs.shield.estimate import Evidence, Policy, RolloutFn, Trace, rollout
+from ambs.shield.runtime import Parts, shield, shield_with_deadline
+
+__all__ = [
+    "Decision",
+    "Evidence",
+    "Parts",
+    "Policy",
+    "Reason",
+    "RolloutFn",
+    "Rule",
+    "ShieldConfig",
+    "Trace",
+    "paper_semantics",
+    "replay",
+    "rollout",
+    "rule",
+    "shield",
+    "shield_with_deadline",
+]

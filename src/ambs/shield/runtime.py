@@ -1,0 +1,206 @@
+"""The shield (Alg. 2): propose, imagine, accept or override.
+
+`shield` is one pure function, batched over environments and meant to be part of a larger jit. `shield_with_deadline` runs
+the same steps chunk by chunk from the host and gives up, safely, when time is up.
+
+Fails safe: a non-finite state, action, label, continue flag or critic overrides; a non-finite backup action is replaced by
+the fallback. Values are selected, never blended, so nothing non-finite reaches the executed action.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key, PyTree
+
+from ambs.errors import UserError
+from ambs.shield.config import ShieldConfig
+from ambs.shield.decide import Decision, Reason, Rule, judge_counts, rule
+from ambs.shield.estimate import NOT_DRAWN, Critics, Evidence, Policy, RolloutFn, all_finite, sample
+from ambs.spec.formula import Atoms, Formula
+from ambs.streams import stream
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All that a shield needs besides the moment: policies and model are functions of one environment's state."""
+
+    rollout_fn: RolloutFn
+    """(key, state, first action, policy) -> Trace."""
+    policy: Policy
+    """The task policy that would act from the second step on: (key, state) -> action."""
+    backup: Policy
+    """The backup policy: (key, state) -> action."""
+    psi: Formula
+    atoms: Atoms
+    config: ShieldConfig = field(default_factory=ShieldConfig)
+    critics: Critics | None = None
+    """Safety critics: final state -> values `[critics]`."""
+    fallback: Any = None
+    """Action of last resort; None: zeros."""
+
+    def __post_init__(self) -> None:
+        if self.fallback is not None and not all_finite(self.fallback):
+            raise UserError(f"the fallback action must be finite, got {self.fallback}")
+
+
+class _Progress(NamedTuple):
+    look: Int[Array, ""]
+    reason: Int[Array, "envs"]
+    used: Int[Array, "envs"]
+    evidence: Evidence
+
+
+def shield(
+    key: Key[Array, ""],
+    state: PyTree,
+    proposed: PyTree,
+    parts: Parts,
+    labels_now: Bool[Array, "envs atoms"] | None = None,
+) -> Decision:
+    """Decide for every environment whether its proposed action is executed.
+
+    `key` comes from the shield's own stream (`ambs.streams`), one per step. `state` and `proposed` have a leading axis of
+    environments; `labels_now` are the labels of the current states, judged for G≤T's s_0 unless switched off.
+    """
+    table = rule(parts.config)
+
+    def undecided(progress: _Progress) -> Bool[Array, ""]:
+        return (progress.reason == Reason.UNDECIDED).any()
+
+    def look(progress: _Progress) -> _Progress:
+        return _look(progress, key, state, proposed, parts, table)
+
+    progress = _start(state, proposed, parts, table, labels_now)
+    progress = jax.lax.while_loop(undecided, look, progress)
+    return _finish(progress, key, state, proposed, parts, table)
+
+
+def shield_with_deadline(
+    parts: Parts, seconds: float, clock: Callable[[], float] = time.monotonic
+) -> Callable[..., Decision]:
+    """A host-side shield with the arguments `(key, state, proposed, labels_now=None)` that stops looking after `seconds`.
+
+    The chunk under way when time is up is dropped; what is undecided then is overridden, reason `DEADLINE`. Meant for the
+    sequential rule, whose decisions stay valid wherever they are cut.
+    """
+    table = rule(parts.config)
+    start = jax.jit(lambda state, proposed, labels: _start(state, proposed, parts, table, labels))
+    look = jax.jit(lambda progress, key, state, proposed: _look(progress, key, state, proposed, parts, table))
+    finish = jax.jit(lambda progress, key, state, proposed: _finish(progress, key, state, proposed, parts, table))
+
+    def decide(key: Key[Array, ""], state: PyTree, proposed: PyTree, labels_now: Any = None) -> Decision:
+        end = clock() + seconds
+        progress = start(state, proposed, labels_now)
+        while bool((progress.reason == Reason.UNDECIDED).any()):
+            following = jax.block_until_ready(look(progress, key, state, proposed))
+            if clock() > end:
+                late = jnp.where(progress.reason == Reason.UNDECIDED, int(Reason.DEADLINE), progress.reason)
+                progress = progress._replace(reason=late)
+            else:
+                progress = following
+        return finish(progress, key, state, proposed)
+
+    return decide
+
+
+def _start(state: PyTree, proposed: PyTree, parts: Parts, table: Rule, labels_now: Any) -> _Progress:
+    envs = jax.tree.leaves(proposed)[0].shape[0]
+    reason = jnp.full(envs, int(Reason.UNDECIDED))
+    if labels_now is not None and parts.config.check_initial:
+        unsafe = ~parts.psi.holds(labels_now, parts.atoms)
+        reason = jnp.where(unsafe, int(Reason.ALREADY_UNSAFE), reason)
+    trusted = jax.vmap(all_finite)((state, proposed))
+    reason = jnp.where(trusted, reason, int(Reason.NON_FINITE))
+    nothing = jnp.full((envs, table.traces), NOT_DRAWN)
+    evidence = Evidence(nothing, nothing, jnp.ones(nothing.shape, bool))
+    return _Progress(jnp.array(0), reason, jnp.zeros(envs, int), evidence)
+
+
+def _look(
+    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, parts: Parts, table: Rule
+) -> _Progress:
+    """Draw one more chunk for every environment and judge those that are still undecided."""
+    envs = progress.reason.shape[0]
+    drawn = progress.look * table.chunk
+    fresh = sample(
+        _trace_keys(key, envs, drawn + jnp.arange(table.chunk)),
+        state,
+        proposed,
+        rollout_fn=parts.rollout_fn,
+        policy=parts.policy,
+        psi=parts.psi,
+        atoms=parts.atoms,
+        config=parts.config,
+        critics=parts.critics,
+    )
+    going = progress.reason == Reason.UNDECIDED
+
+    def store(old: Array, new: Array) -> Array:
+        kept = jax.lax.dynamic_slice_in_dim(old, drawn, table.chunk, axis=1)
+        chosen = jnp.where(going[:, None], new.astype(old.dtype), kept)
+        return jax.lax.dynamic_update_slice_in_dim(old, chosen, drawn, axis=1)
+
+    evidence = jax.tree.map(store, progress.evidence, fresh)
+    violating = (evidence.first_violation > 0).sum(axis=1)
+    reason = judge_counts(table, progress.look, violating)
+    reason = jnp.where(evidence.finite.all(axis=1), reason, int(Reason.NON_FINITE))
+    return _Progress(
+        look=progress.look + 1,
+        reason=jnp.where(going, reason, progress.reason),
+        used=jnp.where(going, drawn + table.chunk, progress.used),
+        evidence=evidence,
+    )
+
+
+def _trace_keys(key: Key[Array, ""], envs: int, traces: Int[Array, "chunk"]) -> Key[Array, "envs chunk"]:
+    """One key per environment and trace number: the same trace whatever the rule, the chunk or the number of looks."""
+    env_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(key, "traces"), jnp.arange(envs))
+    return jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))(env_keys, traces)
+
+
+def _finish(
+    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, parts: Parts, table: Rule
+) -> Decision:
+    envs = progress.reason.shape[0]
+    overridden = progress.reason != Reason.ACCEPTED
+    backup_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(key, "backup"), jnp.arange(envs))
+    backup = jax.vmap(parts.backup)(backup_keys, state)
+    trusted = jax.vmap(all_finite)(backup)
+    fallback = jax.tree.map(jnp.zeros_like, backup) if parts.fallback is None else _broadcast(parts.fallback, backup)
+    action = _select(overridden, _select(trusted, backup, fallback), proposed)
+    violating = (progress.evidence.first_violation > 0).sum(axis=1)
+    drew = progress.used > 0
+    row = jnp.maximum(progress.used // table.chunk - 1, 0)
+    bounds = jnp.stack([jnp.asarray(table.low)[row, violating], jnp.asarray(table.high)[row, violating]], axis=-1)
+    known_unsafe = progress.reason == Reason.ALREADY_UNSAFE
+    unknown = jnp.broadcast_to(jnp.array([[0.0, 1.0]]), bounds.shape)
+    interval = jnp.where(drew[:, None], bounds, jnp.where(known_unsafe[:, None], 0.0, unknown))
+    return Decision(
+        action=action,
+        overridden=overridden,
+        p_safe=jnp.where(drew, 1 - violating / jnp.maximum(progress.used, 1), 0.0),
+        interval=interval,
+        traces_used=progress.used,
+        violating=violating,
+        reason=progress.reason,
+        first_violation=progress.evidence.first_violation,
+        atom=progress.evidence.atom,
+        proposed=proposed,
+    )
+
+
+def _select(which: Bool[Array, "envs"], chosen: PyTree, otherwise: PyTree) -> PyTree:
+    """Leaf by leaf `chosen` where `which`, without arithmetic on what is not chosen."""
+
+    def pick(a: Array, b: Array) -> Array:
+        return jnp.where(which.reshape(which.shape + (1,) * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(pick, chosen, otherwise)
+
+
+def _broadcast(one: PyTree, like: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.broadcast_to(jnp.asarray(a, b.dtype)[None], b.shape), one, like)

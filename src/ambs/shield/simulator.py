@@ -1,0 +1,73 @@
+"""The true simulator as the shield's model: bounded-prescience shielding of any environment that can save and restore.
+
+An environment takes part if it has `atoms`, `get_state()`, `set_state()`, puts `labels` into `info` and draws its noise from
+Gymnasium's `np_random`. Its state travels through JAX as one vector of bits, so nothing is rounded. Each future gets noise of
+its own: with the saved generator every future would be the one that is about to happen.
+"""
+
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key, UInt32
+
+from ambs.envs.model import Dynamics, Step
+from ambs.envs.snapshot import Snapshot, pack, unpack
+from ambs.errors import UserError
+
+
+class SimulatorState(NamedTuple):
+    """bits: a packed snapshot; observation: what the policies see there."""
+
+    bits: UInt32[Array, "words"]
+    observation: Any
+
+
+def simulator_state(env: gym.Env, observation: Any) -> SimulatorState:
+    """Where the environment is now, as a state to shield from."""
+    return SimulatorState(jnp.asarray(pack(_saved(env))), jnp.asarray(observation))
+
+
+def simulator_dynamics(env: gym.Env) -> Dynamics:
+    """(key, SimulatorState, action) -> Step by a private copy of the simulator, which must have been reset once.
+
+    Steps run on the host one after the other: exact, not fast. Environments that call JAX while they step (to render, say)
+    cannot be used here.
+    """
+    base: Any = env.unwrapped
+    layout = _saved(env)
+    words = pack(layout).size
+    observed = base.observation_space.sample()
+    shapes = (
+        SimulatorState(
+            jax.ShapeDtypeStruct((words,), jnp.uint32), jax.ShapeDtypeStruct(observed.shape, observed.dtype)
+        ),
+        jax.ShapeDtypeStruct((1, len(base.atoms)), jnp.bool_),
+        jax.ShapeDtypeStruct((), jnp.bool_),
+    )
+
+    def on_host(seed: Any, bits: Any, action: Any) -> tuple[SimulatorState, np.ndarray, np.ndarray]:
+        base.set_state(unpack(np.asarray(bits), layout))
+        base.np_random = np.random.default_rng(np.asarray(seed))
+        observation, _, terminated, _, info = base.step(np.asarray(action))
+        state = SimulatorState(pack(base.get_state()), observation)
+        return state, np.asarray(info["labels"])[None], np.array(not terminated)
+
+    def step(key: Key[Array, ""], state: SimulatorState, action: Any) -> Step:
+        seed = jax.random.bits(key, (4,), jnp.uint32)
+        following, labels, continues = jax.pure_callback(
+            on_host, shapes, seed, state.bits, action, vmap_method="sequential"
+        )
+        return Step(following, labels, continues)
+
+    return step
+
+
+def _saved(env: gym.Env) -> Snapshot:
+    base: Any = env.unwrapped
+    missing = [name for name in ("atoms", "get_state", "set_state") if not hasattr(base, name)]
+    if missing:
+        raise UserError(f"{type(base).__name__} cannot serve as a model: it lacks {', '.join(missing)}")
+    return base.get_state()

@@ -1,0 +1,21 @@
+"""Named random streams: what is drawn for one purpose never shifts what is drawn for another.
+
+Each purpose (layouts, policy noise, shield, replay …) has its own stream, and each step its own key in it. Two runs that
+differ only in the shield therefore meet the same worlds.
+"""
+
+import zlib
+
+import jax
+from jaxtyping import Array, Int, Key
+
+
+def stream(seed: int | Key[Array, ""], name: str) -> Key[Array, ""]:
+    """The key of a named stream under a seed or a parent key."""
+    parent = jax.random.key(seed) if isinstance(seed, int) else seed
+    return jax.random.fold_in(parent, zlib.crc32(name.encode()))
+
+
+def at(stream_key: Key[Array, ""], step: int | Int[Array, ""]) -> Key[Array, ""]:
+    """The key of one step of a stream."""
+    return jax.random.fold_in(stream_key, step)

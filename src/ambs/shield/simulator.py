@@ -1,8 +1,8 @@
 """The true simulator as the shield's model: bounded-prescience shielding of any environment that can save and restore.
 
-An environment takes part if it has `atoms`, `get_state()`, `set_state()`, puts `labels` into `info` and draws its noise from
-Gymnasium's `np_random`. Its state travels through JAX as one vector of bits, so nothing is rounded. Each future gets noise of
-its own: with the saved generator every future would be the one that is about to happen.
+An environment takes part if it has `atoms`, `get_state()` and `set_state()`, puts `labels` into `info` and draws its noise
+from Gymnasium's `np_random`. Its state travels through JAX as one vector of bits, so nothing is rounded. Each future gets
+noise of its own: with the saved generator every future would be the one that is about to happen.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key, UInt32
+from jaxtyping import Array, Key
 
 from ambs.envs.model import Dynamics, Step
 from ambs.envs.snapshot import Snapshot, pack, unpack
@@ -19,9 +19,9 @@ from ambs.errors import UserError
 
 
 class SimulatorState(NamedTuple):
-    """bits: a packed snapshot; observation: what the policies see there."""
+    """bits: a packed snapshot, uint32 `[words]`; observation: what the policies see there."""
 
-    bits: UInt32[Array, "words"]
+    bits: Any
     observation: Any
 
 

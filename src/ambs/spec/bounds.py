@@ -16,7 +16,7 @@ import numpy as np
 
 from ambs.errors import UserError
 
-Real = float | Decimal | Fraction
+Real = int | float | Decimal | Fraction
 
 
 def decimal_fraction(value: Real) -> Fraction:
@@ -149,7 +149,7 @@ _NAMES = {
 }
 
 
-def _check(**settings: float) -> None:
+def _check(**settings: int | float) -> None:
     for name, value in settings.items():
         if name in ("epsilon", "delta", "safety_level"):
             if not 0 < value < 1:

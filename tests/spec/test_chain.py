@@ -46,6 +46,10 @@ def test_bad_chains_are_refused():
         Chain(np.eye(2), np.zeros((2, 1), bool), atoms).satisfies(parse_property("!P=? [ F a ]"))
 
 
+# An instantiated model lives in its instantiator's memory.
+KEPT_ALIVE: list[object] = []
+
+
 def storm_example(name: str, **parameters: float):
     """A model that ships with stormpy; a parametric one is instantiated at these parameters."""
     path = getattr(importlib.import_module("stormpy.examples.files"), name)
@@ -61,7 +65,9 @@ def storm_example(name: str, **parameters: float):
         variable: stormpy.RationalRF(str(parameters[variable.name]))
         for variable in model.collect_probability_parameters()
     }
-    return importlib.import_module("stormpy.pars").PDtmcInstantiator(model).instantiate(point)
+    instantiator = importlib.import_module("stormpy.pars").PDtmcInstantiator(model)
+    KEPT_ALIVE.append((program, model, instantiator))
+    return instantiator.instantiate(point)
 
 
 def random_model(seed: int):
@@ -110,7 +116,6 @@ EXAMPLES = {
     "brp": lambda: storm_example("prism_dtmc_brp"),
     "biased die": lambda: storm_example("prism_pdtmc_die", p=0.3, q=0.8),
     "other biased die": lambda: storm_example("prism_pdtmc_die", p=0.9, q=0.5),
-    "parametric brp": lambda: storm_example("prism_pdtmc_brp", pL=0.9, pK=0.7),
     **{f"random {seed}": (lambda seed=seed: random_model(seed)) for seed in range(14)},
 }
 

@@ -157,5 +157,5 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
         return np.eye(self.grid.cells.size, dtype=np.float32)[self.cell]
 
     def _info(self) -> dict[str, Any]:
-        labels = self.grid.labels[self.cell]
+        labels = self.grid.labels[self.cell].copy()
         return {"labels": labels, "cost": float(violates(self.psi, self.atoms, labels[None]))}

@@ -67,6 +67,12 @@ class PointWorld:
         if not 0 <= self.damping < 1 or self.hazards < 0:
             raise UserError(f"damping must lie in [0, 1) and hazards be at least 0: {self.damping}, {self.hazards}")
 
+    @property
+    def reach(self) -> float:
+        """No position, difference of positions or velocity exceeds this in an episode (m, m/s; noise below 10 σ)."""
+        speed = (self.dt * self.acceleration + 10 * max(self.noise)) / (1 - self.damping)
+        return 2 * self.half_size + speed * max(1.0, self.dt * self.episode_steps)
+
     def advance(self, state: State, action: Any, noise: Any) -> tuple[State, Any, Any]:
         """One step with action `[2]` and standard normal noise `[2]`: next state, reward, labels `[atoms]`.
 
@@ -149,8 +155,8 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
         self.world = world or PointWorld()
         self.atoms = ATOMS
         self.psi: Formula = parse_formula(spec, ATOMS)
-        size = 6 + 2 * self.world.hazards
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        reach = np.float32(self.world.reach)
+        self.observation_space = gym.spaces.Box(-reach, reach, (6 + 2 * self.world.hazards,), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.state = self.world.sample(np.random.default_rng(0))
         self.steps = 0

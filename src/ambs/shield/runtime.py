@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from ambs.errors import UserError
@@ -43,7 +44,8 @@ class Parts:
     """Action of last resort; None: zeros."""
 
     def __post_init__(self) -> None:
-        if self.fallback is not None and not all_finite(self.fallback):
+        known = [leaf for leaf in jax.tree.leaves(self.fallback) if not isinstance(leaf, jax.core.Tracer)]
+        if not all(np.isfinite(leaf).all() for leaf in known):
             raise UserError(f"the fallback action must be finite, got {self.fallback}")
 
 

@@ -1,0 +1,120 @@
+"""The command line as a user meets it, in fresh processes where that matters."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ambs.cli.main import main
+
+
+def run(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ambs", *args], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_help_is_quick_and_light():
+    """Nothing heavy is imported for help; wall time is a benchmark's business, the import list is exact."""
+    code = (
+        "import sys\n"
+        "from ambs.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit: pass\n"
+        "print(sorted({'jax', 'numpy', 'scipy', 'matplotlib', 'gymnasium', 'mujoco', 'lark'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+    for verb in ("check", "demo", "guarantee"):
+        assert verb in done.stdout
+    start = time.monotonic()
+    assert run("--help").returncode == 0
+    assert time.monotonic() - start < 10
+
+
+def test_guarantee_as_json(capsys):
+    options = {
+        "--safety-level": ".1", "--approximation-error": ".09", "--failure-probability": ".01", "--horizon": "30",
+        "--traces": "512",
+    }  # fmt: skip
+    with pytest.raises(SystemExit) as stop:
+        main(["guarantee", *(word for pair in options.items() for word in pair), "--json"])
+    assert stop.value.code == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["theorem1"]["traces_needed"] == 328
+    assert report["theorem1"]["met"] is True
+    wanted = {
+        "traces_needed": 1309, "met": False, "epsilon_achieved": 0.1439, "delta_achieved": 0.2515,
+        "alpha_needed": 4.5e-06, "alpha_needed_chain_rule": 1.35e-04, "premise": "not measurable",
+    }  # fmt: skip
+    assert {key: report["theorem2"][key] for key in wanted} == wanted
+    assert report["accept"]["max_violating"] == 5
+    assert report["accept"]["traces"] == 512
+
+
+def test_guarantee_as_a_table(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["guarantee", "--kl", "2.5"])
+    assert stop.value.code == 0
+    table = capsys.readouterr().out
+    for words in ("not measurable", "not met", "328", "1309", "surrogate", "2.5"):
+        assert words in table
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["guarantee", "--approximation-error", ".2"], "must not exceed"),
+        (["guarantee", "--failure-probability", "1.5"], "δ"),
+        (["guarantee", "--traces", "0"], "traces"),
+        (["guarantee", "--horizon", "0"], "horizon"),
+        (["guarantee", "--safety-level", "nan"], "Δ"),
+        (["guarantee", "--kl", "-1"], "at least 0"),
+        (["check", "P>=0.9 [ G<=30 !hazrd ]", "--atoms", "hazard"], "unknown atom 'hazrd'; known atoms: hazard"),
+        (["check", "a &"], "ends too early"),
+        (["demo", "--episodes", "0"], "--episodes"),
+        (["demo", "--safety-level", "0"], "Δ"),
+    ],
+)
+def test_mistakes_get_a_sentence_and_code_2(args, says, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(args)
+    assert stop.value.code == 2
+    told = capsys.readouterr()
+    assert says in told.err
+    assert "Traceback" not in told.err
+
+
+def test_check_explains(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["check", "P>=0.9 [ G<=30 !hazard ]", "--atoms", "hazard"])
+    assert stop.value.code == 0
+    words = capsys.readouterr().out
+    assert "with probability at least 0.9, now and in each of the next 30 steps: no hazard" in words
+    assert "Δ = 0.1, n = 30, Ψ = !hazard" in words
+    with pytest.raises(SystemExit):
+        main(["check", "P<0.25 [ a U<=3 (b & !c) ]", "--json"])
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["atoms"] == ["a", "b", "c"]
+    assert facts["meaning"] == "with probability less than 0.25, (b and no c) comes within 3 steps, and until then a"
+
+
+def test_check_in_a_process_of_its_own():
+    done = run("check", "P>=0.9 [ G<=30 !hazrd ]", "--atoms", "hazard")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("ambs: unknown atom 'hazrd'")
+
+
+def test_demo(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["demo", "--episodes", "3", "--out", str(tmp_path / "demo"), "--seed", "1"])
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    result = json.loads((tmp_path / "demo" / "demo.json").read_text())
+    assert str(tmp_path / "demo" / "demo.png") in printed.replace("\n", "")
+    assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert result["shield_off"]["violating_steps"] > 20
+    assert result["shield_on"]["violating_steps"] <= result["shield_off"]["violating_steps"] / 10
+    assert 0 < result["shield_on"]["override_rate"]["mean"] < 0.9

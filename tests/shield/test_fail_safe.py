@@ -1,0 +1,120 @@
+"""Non-finite numbers, injected anywhere on the shield's path: always an override, always a finite action."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ambs.envs.model import Step
+from ambs.shield import Parts, Reason, ShieldConfig, Trace, rollout, shield, shield_with_deadline
+from ambs.streams import at, stream
+from tests.shield.worlds import ATOMS, PSI
+
+PLACES = (
+    "state", "proposed", "label", "continue", "flag", "later state", "policy action", "critic", "backup", "everything",
+)  # fmt: skip
+BAD = (np.nan, np.inf, -np.inf)
+CONFIG = ShieldConfig(rolled=20, critics="max", traces=128)
+
+
+def parts_with(spot: jax.Array, value: jax.Array, step: jax.Array) -> Parts:
+    """A harmless world in which the number at place `spot` of imagined step `step` is replaced by `value`."""
+
+    def at_place(name: str, healthy: jax.Array, here: jax.Array | bool = True) -> jax.Array:
+        wanted = (spot == PLACES.index(name)) | (spot == PLACES.index("everything"))
+        return jnp.where(wanted & here, value, healthy)
+
+    def dynamics(_key: jax.Array, state: jax.Array, action: jax.Array) -> Step:
+        clock = state[1] + 1
+        now = clock == step
+        position = at_place("later state", state[0] + 0.0 * action[0], now)
+        # A broken backup shows only where it is needed: there the world is risky.
+        risk = jnp.where(spot == PLACES.index("backup"), 0.9, 0.001)
+        labels = jnp.stack([risk, at_place("label", risk, now)])[None]
+        return Step(jnp.stack([position, clock]), labels, at_place("continue", jnp.ones(()), now))
+
+    base = rollout(dynamics, CONFIG.steps)
+
+    def play(key: jax.Array, state: jax.Array, action: jax.Array, policy: object) -> Trace:
+        trace = base(key, state, action, policy)
+        broken = (spot == PLACES.index("flag")) | (spot == PLACES.index("everything"))
+        return trace._replace(finite=trace.finite & ~(broken & (jnp.arange(CONFIG.steps) + 1 == step)))
+
+    def policy(_key: jax.Array, state: jax.Array) -> jax.Array:
+        return jnp.stack([at_place("policy action", jnp.array(0.1), state[1] == step), jnp.array(0.2)])
+
+    def backup(_key: jax.Array, state: jax.Array) -> jax.Array:
+        return jnp.stack([at_place("backup", jnp.array(0.5)), jnp.array(-0.5)]) + 0.0 * state[0]
+
+    def critics(_state: jax.Array) -> jax.Array:
+        return jnp.stack([at_place("critic", jnp.zeros(())), jnp.zeros(())])
+
+    return Parts(play, policy, backup, PSI, ATOMS, CONFIG, critics, fallback=np.array([0.25, 0.75]))
+
+
+@jax.jit
+def decide(key, spot, value, step, env):
+    envs = 4
+    poisoned = (jnp.arange(envs) == env)[:, None]
+    everything = spot == PLACES.index("everything")
+    state = jnp.zeros((envs, 2))
+    state = jnp.where(poisoned & ((spot == PLACES.index("state")) | everything), value, state)
+    proposed = jnp.full((envs, 2), 0.3)
+    proposed = jnp.where(poisoned & ((spot == PLACES.index("proposed")) | everything), value, proposed)
+    return shield(key, state, proposed, parts_with(spot, value, step))
+
+
+def test_healthy_world_is_accepted():
+    decision = decide(stream(0, "shield"), -1, 0.0, 5, 0)
+    assert not decision.overridden.any()
+
+
+def test_a_thousand_injections():
+    rng = np.random.default_rng(0)
+    overridden = 0
+    for trial in range(1000):
+        place = PLACES[int(rng.integers(len(PLACES)))]
+        value, step, env = BAD[int(rng.integers(3))], int(rng.integers(1, CONFIG.steps + 1)), int(rng.integers(4))
+        if place == "policy action":
+            step = min(step, CONFIG.steps - 1)  # the action after the last step is never played
+        found = decide(at(stream(0, "shield"), trial), PLACES.index(place), value, step, env)
+        decision = jax.device_get(found)
+        assert np.isfinite(decision.action).all(), (place, value)
+        assert np.isfinite(decision.p_safe).all()
+        assert decision.reason[env] == (Reason.TOO_RISKY if place == "backup" else Reason.NON_FINITE), (
+            place,
+            value,
+            step,
+        )
+        expected = [0.25, 0.75] if place in ("state", "backup", "everything") else [0.5, -0.5]
+        np.testing.assert_allclose(decision.action[env], expected)
+        overridden += int(decision.overridden[env])
+    assert overridden == 1000
+
+
+def test_healthy_neighbours_go_on():
+    decision = decide(stream(0, "shield"), PLACES.index("state"), np.nan, 5, 2)
+    assert decision.overridden.tolist() == [False, False, True, False]
+
+
+def test_non_finite_backup_falls_back():
+    """Overridden for risk while the backup is broken: the fallback is played, zeros if none is declared."""
+
+    def dynamics(_key, state, _action):
+        return Step(state, jnp.ones((1, 2), bool), jnp.ones(()))
+
+    config = ShieldConfig()
+    broken = lambda _key, _state: jnp.array([jnp.nan, 1.0])  # noqa: E731
+    parts = Parts(rollout(dynamics, config.steps), lambda _k, _s: jnp.zeros(2), broken, PSI, ATOMS, config)
+    decision = shield(stream(0, "shield"), jnp.zeros((3, 1)), jnp.ones((3, 2)), parts)
+    assert decision.overridden.all()
+    assert decision.action.tolist() == [[0, 0]] * 3
+
+
+@pytest.mark.parametrize("place", ["state", "label", "critic"])
+def test_deadline_path_fails_safe_too(place):
+    parts = parts_with(jnp.array(PLACES.index(place)), jnp.array(jnp.nan), jnp.array(3))
+    bad = jnp.nan if place == "state" else 0.0
+    decision = shield_with_deadline(parts, 1e9)(stream(0, "shield"), jnp.full((2, 2), bad), jnp.zeros((2, 2)))
+    assert decision.overridden.all()
+    assert np.isfinite(np.asarray(decision.action)).all()

@@ -1,0 +1,248 @@
+"""The shield's behaviour: what it plays, whom it blames, what it says, and that it compiles once."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ambs.errors import UserError
+from ambs.shield import Parts, Reason, ShieldConfig, paper_semantics, shield, shield_with_deadline
+from ambs.shield.estimate import judge, rollout
+from ambs.spec import parse_formula
+from ambs.streams import at, stream
+from tests.shield.worlds import ATOMS, PSI, coin, coin_parts, constant, script
+
+KEY = stream(0, "shield")
+
+
+def run(parts: Parts, proposed=None, state=None, labels_now=None, key=KEY):
+    proposed = jnp.array([[0.0, 0.1], [1.0, 0.1], [0.0, 0.3]]) if proposed is None else proposed
+    state = jnp.zeros((proposed.shape[0], 1)) if state is None else state
+    return jax.jit(lambda key, state, proposed: shield(key, state, proposed, parts, labels_now))(key, state, proposed)
+
+
+def test_accepts_safe_and_overrides_risky_actions():
+    decision = run(coin_parts(0.0, ShieldConfig()))
+    assert decision.overridden.tolist() == [False, True, False]
+    np.testing.assert_allclose(decision.action, [[0.0, 0.1], [0.0, 0.5], [0.0, 0.3]])
+    assert decision.p_safe.tolist() == [1, 0, 1]
+    assert decision.traces_used.tolist() == [64, 64, 64]
+    assert [Reason(int(code)) for code in decision.reason] == [Reason.ACCEPTED, Reason.TOO_RISKY, Reason.ACCEPTED]
+    drawn = np.asarray(decision.first_violation)
+    assert (drawn[1, :64] == 1).all()
+    assert (drawn[0, :64] == 0).all()
+    assert (drawn[:, 64:] == -1).all()
+    assert (np.asarray(decision.atom)[1, :64] == 0).all()
+    assert "first after 1 steps" in decision.explain(1, ATOMS)
+    assert "by hazard" in decision.explain(1, ATOMS)
+    assert decision.explain(0, ATOMS).startswith("accept: 0 of 64")
+
+
+def test_exactly_the_proposed_action_is_played_first():
+    """Only the first action is risky, the policy's own are not: the proposal alone decides. Re-sampling, as the paper's
+    code does it, checks what the policy would do instead and lets the risky proposal through."""
+    proposed = jnp.array([[1.0, 0.0]])
+    exact = run(coin_parts(0.0, ShieldConfig()), proposed)
+    assert exact.overridden.tolist() == [True]
+    assert set(np.asarray(exact.first_violation)[0, :64]) == {1}
+    resampled = run(coin_parts(0.0, ShieldConfig(resample_first=True)), proposed)
+    assert resampled.overridden.tolist() == [False]
+    later = run(coin_parts(1.0, ShieldConfig()), jnp.array([[0.0, 0.0]]))
+    assert set(np.asarray(later.first_violation)[0, :64]) == {2}
+
+
+def test_already_unsafe():
+    labels = jnp.array([[False, False], [False, True]])
+    proposed = jnp.zeros((2, 2))
+    decision = run(coin_parts(0.0, ShieldConfig()), proposed, labels_now=labels)
+    assert decision.overridden.tolist() == [False, True]
+    assert decision.reason[1] == Reason.ALREADY_UNSAFE
+    assert decision.traces_used.tolist() == [64, 0]
+    assert decision.p_safe.tolist() == [1, 0]
+    assert decision.interval[1].tolist() == [0, 0]
+    assert "already" in decision.explain(1, ATOMS)
+    ignored = run(coin_parts(0.0, ShieldConfig(check_initial=False)), proposed, labels_now=labels)
+    assert ignored.overridden.tolist() == [False, False]
+
+
+def evidence(labels, config=None, psi=PSI, continues=None, probabilities=False, critics=None, key=KEY):
+    config = config or ShieldConfig(horizon=len(labels))
+    trace = script(labels, continues, probabilities)(None, jnp.zeros(1), None, None)
+    found = judge(key, trace, psi=psi, atoms=ATOMS, config=config, critics=critics)
+    return int(found.first_violation), int(found.atom), bool(found.finite)
+
+
+def test_first_violation_and_blame():
+    safe, hazard, collision, both = [0, 0], [1, 0], [0, 1], [1, 1]
+    assert evidence([safe, safe, safe]) == (0, -1, True)
+    assert evidence([safe, hazard, collision]) == (2, 0, True)
+    assert evidence([collision, hazard, safe]) == (1, 1, True)
+    assert evidence([safe, safe, both]) == (3, 0, True)
+    implication = parse_formula("hazard -> collision", ATOMS)
+    assert evidence([both, safe, hazard], psi=implication) == (3, 0, True)
+    assert evidence([safe, safe], psi=parse_formula("false")) == (1, -1, True)
+
+
+def test_every_pattern_of_violations():
+    """All 2^5 traces: violating iff any step violates, first step as plain Python finds it."""
+    for pattern in itertools.product([0, 1], repeat=5):
+        first, _, _ = evidence([[bit, 0] for bit in pattern])
+        assert first == (pattern.index(1) + 1 if any(pattern) else 0)
+
+
+def test_nothing_counts_after_the_episode_has_ended():
+    labels = [[0, 0], [0, 0], [1, 0]]
+    assert evidence(labels, continues=[1, 1, 1])[0] == 3
+    assert evidence(labels, continues=[1, 0, 1])[0] == 0
+    # The state in which the episode ends still counts, and continue is taken by its mode.
+    assert evidence(labels, continues=[1, 1, 0])[0] == 3
+    assert evidence(labels, continues=[0.9, 0.6, 0.2])[0] == 3
+    assert evidence(labels, continues=[0.9, 0.4, 0.9])[0] == 0
+
+
+def test_label_rules():
+    labels = [[0.4, 0.2], [0.4, 0.2]]
+    mode = ShieldConfig(horizon=2)
+    assert evidence(labels, mode, probabilities=True)[0] == 0
+    assert evidence([[0.4, 0.2], [0.6, 0.2]], mode, probabilities=True)[:2] == (2, 0)
+    calibrated = ShieldConfig(horizon=2, label_threshold=(0.5, 0.15))
+    assert evidence(labels, calibrated, probabilities=True)[:2] == (1, 1)
+    sampling = ShieldConfig(horizon=2, labels="sample")
+    trace = script(labels, probabilities=True)(None, jnp.zeros(1), None, None)
+    draws = jax.vmap(lambda key: judge(key, trace, psi=PSI, atoms=ATOMS, config=sampling).first_violation)(
+        jax.random.split(KEY, 10_000)
+    )
+    # A step violates with 1 − .6 · .8 = .52.
+    assert np.mean(np.asarray(draws) == 1) == pytest.approx(0.52, abs=0.02)
+    assert np.mean(np.asarray(draws) == 2) == pytest.approx(0.48 * 0.52, abs=0.02)
+    # Thresholded expected costs let .03 per step pass over 30 steps although P(violation) is .60.
+    mean = ShieldConfig(labels="mean")
+    assert evidence([[0.03, 0.0]] * 30, mean, probabilities=True)[0] == 0
+    assert evidence([[0.04, 0.0]] * 30, mean, probabilities=True)[0] > 0
+
+
+def test_cost_of_a_trace_against_the_threshold():
+    """A violation at exactly t = T flags in float32; one at H + 1 … T is the critics' to see."""
+    config = ShieldConfig(labels="mean")
+    at_the_end = [[0, 0]] * 29 + [[1, 0]]
+    assert evidence(at_the_end, config)[0] == 30
+    assert evidence([[0, 0]] * 30, config)[0] == 0
+    short = ShieldConfig(rolled=15, critics="max")
+    nothing = [[0, 0]] * 15
+    gamma, cost = 0.997, 10.0
+    # V(s_H) = γ^{k−1}·C for a violation k steps beyond H: the last one inside the horizon is k = 15, the first outside 16.
+    inside, outside = gamma**14 * cost, gamma**15 * cost
+    assert evidence(nothing, short, critics=lambda _s: jnp.array([inside, 0.0]))[:2] == (16, -1)
+    assert evidence(nothing, short, critics=lambda _s: jnp.array([outside, 0.0]))[0] == 0
+    least = ShieldConfig(rolled=15, critics="min")
+    assert evidence(nothing, least, critics=lambda _s: jnp.array([inside, 0.0]))[0] == 0
+    assert evidence(nothing, least, critics=lambda _s: jnp.array([inside, inside]))[0] == 16
+    # γ^{T−1−H}·C = 9.59 of 10 is what a critic must reach.
+    assert inside == pytest.approx(9.59, abs=0.005)
+    # Values are clipped to [0, C]: a wild critic cannot outweigh, nor a negative one excuse, what was seen.
+    seen = [[0, 0]] * 14 + [[1, 0]]
+    assert evidence(seen, short, critics=lambda _s: jnp.array([-1e9, -1e9]))[0] == 15
+    ended = evidence(nothing, short, continues=[1] * 14 + [0], critics=lambda _s: jnp.array([1e9, 1e9]))
+    assert ended[0] == 0
+
+
+def test_paper_semantics():
+    config = paper_semantics()
+    assert (config.rule, config.traces, config.steps, config.horizon) == ("fixed", 512, 15, 30)
+    assert config.cost_threshold == pytest.approx(0.997**30 * 10)
+    parts = coin_parts(0.0, config, critics=lambda _state: jnp.zeros(2))
+    decision = run(parts, jnp.array([[1.0, 0.0]]), labels_now=jnp.array([[True, True]]))
+    # Neither the current state nor the proposed action is looked at.
+    assert decision.overridden.tolist() == [False]
+    assert decision.traces_used.tolist() == [512]
+    assert run(coin_parts(1.0, config, critics=lambda _s: jnp.zeros(2))).overridden.all()
+
+
+def test_own_stream():
+    """The same key gives the same decision, whatever the rule; other environments do not matter."""
+    proposed = jnp.array([[0.003, 0.0]] * 3)
+    parts = coin_parts(0.003, ShieldConfig())
+    first, again = run(parts, proposed), run(parts, proposed)
+    assert (first.first_violation == again.first_violation).all()
+    other = run(parts, proposed, key=at(KEY, 1))
+    assert (first.first_violation != other.first_violation).any()
+    fixed = run(coin_parts(0.003, ShieldConfig(rule="fixed")), proposed)
+    drawn = np.asarray(first.first_violation) >= 0
+    assert (np.asarray(first.first_violation)[drawn] == np.asarray(fixed.first_violation)[drawn]).all()
+    alone = run(parts, proposed[:1])
+    assert (alone.first_violation[0] == first.first_violation[0]).all()
+
+
+def test_nothing_recompiles():
+    traced = []
+    parts = coin_parts(0.0, ShieldConfig())
+
+    @jax.jit
+    def decide(key, state, proposed, labels):
+        traced.append(1)
+        return shield(key, state, proposed, parts, labels)
+
+    for step in range(3):
+        proposed = jnp.full((4, 2), 0.01 * step)
+        decide(at(KEY, step), jnp.full((4, 1), float(step)), proposed, jnp.zeros((4, 2), bool))
+    assert len(traced) == 1
+    assert decide._cache_size() == 1
+
+
+def test_deadline():
+    """Cut after one chunk, what is undecided is overridden; the chunk that came late is dropped."""
+    proposed = jnp.array([[0.0, 0.0], [0.0015, 0.0]])
+    state = jnp.zeros((2, 1))
+    parts = coin_parts(0.0015, ShieldConfig())
+    unhurried = shield_with_deadline(parts, 1e9)(KEY, state, proposed)
+    plain = run(parts, proposed, state)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), unhurried, plain))
+    assert plain.traces_used[1] > 64
+    ticks = iter([0.0, 0.5, 2.0])
+    hurried = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, proposed)
+    assert hurried.reason.tolist() == [Reason.ACCEPTED, Reason.DEADLINE] or plain.traces_used[0] > 64
+    assert hurried.traces_used[1] == 64
+    assert hurried.overridden[1]
+    assert "time was up" in hurried.explain(1, ATOMS)
+
+
+def test_pytree_actions_and_integer_actions():
+    def dynamics(key, state, action):
+        return coin(key, state, jnp.stack([action["risk"], action["push"]]))
+
+    def policy(_key, _state):
+        return {"risk": jnp.array(0.0), "push": jnp.array(0.0)}
+
+    config = ShieldConfig()
+    parts = Parts(rollout(dynamics, config.steps), policy, policy, PSI, ATOMS, config)
+    proposed = {"risk": jnp.array([0.0, 1.0]), "push": jnp.array([3.0, 4.0])}
+    decision = shield(KEY, jnp.zeros((2, 1)), proposed, parts)
+    assert decision.action["push"].tolist() == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"horizon": 0}, "horizon"),
+        ({"rolled": 15}, "critics"),
+        ({"rolled": 31}, "between 1 and the horizon"),
+        ({"approximation_error": 0.2}, "must not exceed"),
+        ({"traces": 100}, "multiple"),
+        ({"discount": 0.0}, "discount"),
+    ],
+)
+def test_impossible_settings_are_refused(change, says):
+    with pytest.raises(UserError, match=says):
+        ShieldConfig(**change)
+
+
+def test_misuse_is_told():
+    with pytest.raises(UserError, match="the rollout has 3 steps"):
+        run(coin_parts(0.0, ShieldConfig(), rollout_fn=rollout(coin, 3)))
+    with pytest.raises(UserError, match="critics"):
+        run(coin_parts(0.0, ShieldConfig(), critics=lambda _state: jnp.zeros(2)))
+    with pytest.raises(UserError, match="fallback"):
+        coin_parts(0.0, ShieldConfig(), fallback=jnp.array([np.nan, 0.0]))
+    assert constant([1.0])(None, None).tolist() == [1]

@@ -1,0 +1,89 @@
+"""Bounded prescience: the shield on the environment's own simulator, and the wrapper around one's own policy."""
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ambs.envs.grid import Grid, GridEnv
+from ambs.envs.point_world import PointWorldEnv, keep_clear, seek_goal
+from ambs.errors import UserError
+from ambs.shield import Parts, Reason, ShieldConfig, rollout, shield
+from ambs.shield.simulator import simulator_dynamics, simulator_state
+from ambs.shield.wrapper import Shielded
+from ambs.spec import parse_property
+from ambs.streams import stream
+
+GRID = Grid(map="S.H\n...\n..G", slip=0.3)
+RIGHT = 1
+
+
+def grid_parts(config: ShieldConfig) -> tuple[GridEnv, Parts]:
+    env, model = GridEnv(GRID), GridEnv(GRID)
+    model.reset(seed=1)
+
+    def always_right(_key, _state):
+        return jnp.array(RIGHT)
+
+    dynamics = simulator_dynamics(model)
+    return env, Parts(
+        rollout(dynamics, config.steps), always_right, lambda _k, _s: jnp.array(4), env.psi, env.atoms, config
+    )
+
+
+def test_simulator_as_model_gives_the_exact_value():
+    config = ShieldConfig(rule="fixed", horizon=3, traces=1500)
+    env, parts = grid_parts(config)
+    observation, _ = env.reset(seed=0)
+    before = env.get_state()
+    state = jax.tree.map(lambda part: part[None], simulator_state(env, observation))
+    decision = shield(stream(0, "shield"), state, jnp.array([RIGHT]), parts)
+    policy = np.eye(5)[np.full(9, RIGHT)]
+    exact = GRID.chain(policy).check(parse_property("P=? [ G<=3 !hazard ]"))[0]
+    assert 0.1 < exact < 0.9
+    assert abs(float(decision.p_safe[0]) - exact) < 4 * np.sqrt(exact * (1 - exact) / config.traces)
+    # Imagining leaves the environment itself alone.
+    assert all((env.get_state()[name] == before[name]).all() for name in before)
+
+
+def test_wrapper_executes_what_the_shield_lets_through():
+    config = ShieldConfig(horizon=2, traces=64)
+    env, parts = grid_parts(config)
+    wrapped = Shielded(env, parts)
+    with pytest.raises(gym.error.ResetNeeded):
+        wrapped.step(RIGHT)
+    wrapped.reset(seed=0)
+    overrides = []
+    for _ in range(12):
+        _, _, _, _, info = wrapped.step(RIGHT)
+        overrides.append(bool(info["shield"].overridden[0]))
+        assert info["action"] == (4 if overrides[-1] else RIGHT)
+        assert info["cost"] == 0
+    assert overrides[-1]
+    assert info["shield"].reason[0] == Reason.TOO_RISKY
+
+
+def test_wrapper_with_a_fast_model_of_your_own():
+    """The shield saves a reckless driver in the very worlds in which it fails without one."""
+    config = ShieldConfig()
+    violations = {}
+    for shielded in (False, True):
+        env = PointWorldEnv()
+        parts = Parts(rollout(env.world.dynamics(), config.steps), seek_goal, keep_clear, env.psi, env.atoms, config)
+        driven = Shielded(env, parts, read_state=lambda base, _obs: base.unwrapped.state) if shielded else env
+        costs = 0.0
+        driven.reset(seed=2)
+        for _ in range(250):
+            action = np.asarray(seek_goal(stream(0, "policy"), jax.tree.map(jnp.asarray, env.state)))
+            costs += driven.step(action)[4]["cost"]
+        violations[shielded] = costs
+    assert violations[False] > 5
+    assert violations[True] == 0
+
+
+def test_an_environment_without_snapshots_is_named():
+    env = gym.make("CartPole-v1")
+    env.reset(seed=0)
+    with pytest.raises(UserError, match="CartPoleEnv cannot serve as a model: it lacks atoms, get_state, set_state"):
+        simulator_dynamics(env)

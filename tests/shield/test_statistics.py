@@ -1,0 +1,110 @@
+"""The estimator's distribution against the exact binomial, and decisions against exact arithmetic."""
+
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from ambs.shield import Reason, ShieldConfig, rule, runtime, shield
+from ambs.shield.decide import judge_counts, replay
+from ambs.spec.sequential import characteristics
+from ambs.streams import at, stream
+from tests.shield.worlds import coin_parts
+
+RISK, STEPS, TRACES = 0.02, 3, 328
+MU = (1 - RISK) ** STEPS
+
+
+def estimates(calls: int, envs: int = 500) -> np.ndarray:
+    """p_safe of `calls` shield calls at known μ, fixed rule."""
+    config = ShieldConfig(rule="fixed", horizon=STEPS, traces=TRACES)
+    parts = coin_parts(RISK, config)
+    state, proposed = jnp.zeros((envs, 1)), jnp.tile(jnp.array([[RISK, 0.0]]), (envs, 1))
+    decide = jax.jit(lambda key: shield(key, state, proposed, parts).p_safe)
+    keys = stream(0, "shield")
+    return np.concatenate([decide(at(keys, step)) for step in range(calls // envs)])
+
+
+def variance_is_binomial(values: np.ndarray) -> bool:
+    """A χ² test of the sample variance against μ(1 − μ)/m; the mean is tested by the caller."""
+    scaled = (values.size - 1) * values.var(ddof=1) / (MU * (1 - MU) / TRACES)
+    return bool(1e-4 < stats.chi2.cdf(scaled, values.size - 1) < 1 - 1e-4)
+
+
+def test_estimates_are_binomial_and_within_theorem_1():
+    values = estimates(20_000)
+    assert values.size == 20_000
+    assert np.mean(np.abs(values - MU) < 0.09) >= 0.99
+    assert abs(values.mean() - MU) < 4 * np.sqrt(MU * (1 - MU) / TRACES / values.size)
+    assert variance_is_binomial(values)
+    counts = np.round(values * TRACES).astype(int)
+    edges = np.unique(stats.binom.ppf(np.linspace(0.05, 0.95, 10), TRACES, MU))
+    expected = np.diff(np.concatenate([[0], stats.binom.cdf(edges, TRACES, MU), [1]]))
+    observed = np.bincount(np.searchsorted(edges, counts), minlength=edges.size + 1)
+    assert stats.chisquare(observed, expected * values.size).pvalue > 1e-4
+
+
+def test_reused_keys_would_be_noticed(monkeypatch):
+    """The mutant: every key serves two traces. Theorem 1's coverage still holds, so only the variance gives it away."""
+    honest = runtime._trace_keys
+    monkeypatch.setattr(runtime, "_trace_keys", lambda key, envs, traces: honest(key, envs, traces // 2))
+    values = estimates(5_000)
+    assert np.mean(np.abs(values - MU) < 0.09) >= 0.99
+    assert not variance_is_binomial(values)
+
+
+def test_decisions_equal_exact_fractions():
+    """1000 random decimal settings, every count from 0 to m."""
+    rng = np.random.default_rng(3)
+    for _ in range(1000):
+        m = int(rng.integers(1, 400))
+        thousandths = int(rng.integers(2, 1000))
+        margin = int(rng.integers(1, thousandths + 1))
+        config = ShieldConfig(
+            rule="fixed", traces=m, safety_level=thousandths / 1000, approximation_error=margin / 1000
+        )
+        bar = 1 - Fraction(thousandths, 1000) + Fraction(margin, 1000)
+        expected = [Fraction(m - violating, m) >= bar for violating in range(m + 1)]
+        table = rule(config)
+        assert [violating <= table.accept[0] for violating in range(m + 1)] == expected
+        assert [violating >= table.override[0] for violating in range(m + 1)] == [not accepted for accepted in expected]
+
+
+def test_counts_are_judged_as_replayed():
+    """The jitted comparison and the replay of stored traces agree on every count and look."""
+    table = rule(ShieldConfig())
+    for index, look in enumerate(table.looks):
+        codes = np.asarray(judge_counts(table, jnp.array(index), jnp.arange(look + 1)))
+        for violating in range(look + 1):
+            reason = Reason(int(codes[violating]))
+            assert (reason == Reason.ACCEPTED) == (violating <= table.accept[index])
+            assert (reason == Reason.UNDECIDED) == (
+                table.accept[index] < violating < table.override[index] and look < table.traces
+            )
+    assert replay(table, np.zeros(64, bool)) == (Reason.ACCEPTED, 64)
+    assert replay(table, np.ones(64, bool)) == (Reason.TOO_RISKY, 64)
+    assert replay(table, np.zeros(10, bool)) == (Reason.UNDECIDED, 10)
+    spread = np.arange(512) % 25 == 0  # 4 % violating: never decided, hence overridden at the cap
+    assert replay(table, spread) == (Reason.NOT_SHOWN_SAFE, 512)
+
+
+@pytest.mark.parametrize("risk", [0.0005, 0.0013, 0.0035])
+def test_sequential_shield_behaves_as_computed(risk):
+    """Acceptance and traces used, through the whole shield, against dynamic programming."""
+    config, envs = ShieldConfig(), 2000
+    parts = coin_parts(risk, config)
+    proposed = jnp.tile(jnp.array([[risk, 0.0]]), (envs, 1))
+    decision = jax.jit(lambda key: shield(key, jnp.zeros((envs, 1)), proposed, parts))(stream(1, "shield"))
+    test = config.betting_test()
+    exact = characteristics(test.looks, test.thresholds(), (1 - risk) ** config.horizon)
+    accepted = int((~decision.overridden).sum())
+    assert stats.binomtest(accepted, envs, exact.accept).pvalue > 1e-4
+    for look, accept, override in exact.stops:
+        stopped = int((decision.traces_used == look).sum())
+        assert stats.binomtest(stopped, envs, accept + override).pvalue > 1e-5
+    mu = (1 - risk) ** config.horizon
+    covered = (decision.interval[:, 0] <= mu) & (mu <= decision.interval[:, 1])
+    assert covered.mean() >= 0.99

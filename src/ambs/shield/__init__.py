@@ -4,6 +4,8 @@ from ambs.shield.config import ShieldConfig, paper_semantics
 from ambs.shield.decide import Decision, Reason, Rule, replay, rule
 from ambs.shield.estimate import Evidence, Policy, RolloutFn, Trace, rollout
 from ambs.shield.runtime import Parts, shield, shield_with_deadline
+from ambs.shield.simulator import simulator_dynamics, simulator_state
+from ambs.shield.wrapper import Shielded
 
 __all__ = [
     "Decision",
@@ -14,6 +16,7 @@ __all__ = [
     "RolloutFn",
     "Rule",
     "ShieldConfig",
+    "Shielded",
     "Trace",
     "paper_semantics",
     "replay",
@@ -21,4 +24,6 @@ __all__ = [
     "rule",
     "shield",
     "shield_with_deadline",
+    "simulator_dynamics",
+    "simulator_state",
 ]

@@ -1,7 +1,20 @@
 """Worlds with labels, in the manner of Gymnasium 1.x."""
 
+from ambs.envs.labelled import LabelledEnv, with_labels
+from ambs.envs.labels import violates
 from ambs.envs.registration import make, register_all, registered
+from ambs.envs.vector import Fault, LabelledVectorEnv, TooManyFaults, make_vector
 
-__all__ = ["make", "registered"]
+__all__ = [
+    "Fault",
+    "LabelledEnv",
+    "LabelledVectorEnv",
+    "TooManyFaults",
+    "make",
+    "make_vector",
+    "registered",
+    "violates",
+    "with_labels",
+]
 
 register_all()

@@ -67,7 +67,7 @@ def load(path: str | Path) -> Recording:
 
 
 def replay(recording: Recording, frames: bool = True) -> dict[str, Any]:
-    """Compare one-step replays with what was recorded; see `ambs verify golden` for the fields."""
+    """Compare one-step replays with what was recorded; docs/environments.md explains the fields."""
     worlds = Worlds(recording.task, recording.episodes)
     runs = [_replay_step(worlds, recording, step) for step in range(recording.steps)]
     got = {name: np.stack([run[name] for run in runs], axis=1) for name in runs[0]}
@@ -108,6 +108,38 @@ def replay(recording: Recording, frames: bool = True) -> dict[str, Any]:
     if frames and "frame" in wanted:
         report |= compare_frames(recording)
     return report
+
+
+def shortcomings(report: dict[str, Any]) -> list[str]:
+    """What keeps a replay's report from being faithful to the original, a sentence each; none if it is."""
+    vases_count = report["vase_label_agreement"] is not None
+    at_least = {
+        "share_steps_within_1e-6": 0.90 if vases_count else 0.99,
+        "share_steps_within_1e-4": 1.0,
+        "vase_label_agreement": 0.98,
+        "frame_share_within_2": 0.93,
+    }
+    at_most = {
+        "max_reward_error": 1e-4 if vases_count else 1e-6,
+        "goal_mismatches": 0,
+        "hazard_mismatches": 0,
+        "max_lidar_error": 1e-6,
+        "max_magnetometer_error": 1e-6,
+        "max_sensor_error": 1e-4,
+        "frame_mad": 1.0,
+    }
+    # Written so that a figure that is not a number falls short.
+    low = [
+        f"{name} is {report[name]:g}, wanted at least {least:g}"
+        for name, least in at_least.items()
+        if report.get(name) is not None and not report[name] >= least
+    ]
+    high = [
+        f"{name} is {report[name]:g}, wanted at most {most:g}"
+        for name, most in at_most.items()
+        if report.get(name) is not None and not report[name] <= most
+    ]
+    return low + high
 
 
 def compare_frames(recording: Recording) -> dict[str, Any]:

@@ -243,13 +243,16 @@ class Worlds:
         try:
             mujoco.mj_step(self.model, data, self.frame_skip)
             self._refresh(self.model, data)
+            fault = _warnings(data)
+            # The sum is finite iff every term is, short of an overflow, which is a fault too.
+            if not fault and not np.isfinite(qpos.sum() + qvel.sum()):
+                fault = "the state is not finite"
         except mujoco.FatalError as error:
-            return f"MuJoCo stopped: {error}"
-        fault = _warnings(data)
-        # The sum is finite iff every term is, short of an overflow, which is a fault too.
-        if not fault and not np.isfinite(qpos.sum() + qvel.sum()):
-            fault = "the state is not finite"
-        if not fault:
+            fault = f"MuJoCo stopped: {error}"
+        if fault:
+            # A broken simulation must neither be saved nor drawn; until its reset the world is a heap again.
+            mujoco.mj_resetData(self.model, data)
+        else:
             self._read(index)
         return fault
 

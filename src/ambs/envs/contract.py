@@ -115,13 +115,13 @@ def _check_spaces(fresh: Callable[[], gymnasium.Env]) -> None:
     if not (isinstance(result, tuple) and len(result) == 2):
         raise Broken("reset must return the pair (observation, info)")
     _check_observation(env, result[0], "reset")
-    result = env.step(_actions(env)[0])
-    if not (isinstance(result, tuple) and len(result) == 5):
+    step: Any = env.step(_actions(env)[0])
+    if not (isinstance(step, tuple) and len(step) == 5):
         raise Broken("step must return (observation, reward, terminated, truncated, info)")
-    _check_observation(env, result[0], "step")
-    if not np.isscalar(result[1]) or not np.isfinite(result[1]):
-        raise Broken(f"the reward must be a finite number, got {result[1]!r}")
-    for name, flag in (("terminated", result[2]), ("truncated", result[3])):
+    _check_observation(env, step[0], "step")
+    if not np.isscalar(step[1]) or not np.isfinite(step[1]):
+        raise Broken(f"the reward must be a finite number, got {step[1]!r}")
+    for name, flag in (("terminated", step[2]), ("truncated", step[3])):
         if not isinstance(flag, (bool, np.bool_)):
             raise Broken(f"{name} must be a bool, got {type(flag).__name__}")
 
@@ -181,11 +181,10 @@ def _check_saving(fresh: Callable[[], gymnasium.Env]) -> None:
 
 
 def _check_gymnasium(fresh: Callable[[], gymnasium.Env]) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    # Its warnings are advice (of bounds at infinity, say), not faults.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         check_env(fresh().unwrapped, skip_render_check=True)
-    if caught:
-        raise Broken(f"Gymnasium's checker warns: {caught[0].message}")
 
 
 def _actions(env: gymnasium.Env) -> list[Any]:

@@ -148,7 +148,7 @@ class ProcessVectorEnv(LabelledVectorEnv):
 
     def _observations(self) -> Any:
         rows = [row for seen in self._seen for row in iterate(self.observation_space, seen)]
-        empty = create_empty_array(self.single_observation_space, n=self.num_envs)
+        empty: Any = create_empty_array(self.single_observation_space, n=self.num_envs)
         return concatenate(self.single_observation_space, rows, empty)
 
     def _worker(self, index: int) -> AsyncVectorEnv:

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ambs.envs.safety_gym.observation import Looks, Mode, Observation, Observer, Renderer, View
+from ambs.envs.safety_gym.observation import Looks, Mode, Observation, Observer, Palette, Renderer, View
 from ambs.envs.safety_gym.robots import FRAME_SKIP
 from ambs.envs.safety_gym.tasks import ATOMS, MAX_FRAMES, find_task
 from ambs.envs.safety_gym.worlds import Worlds
@@ -37,7 +37,7 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
     is violated, else 0.0. The attribute `psi` is Ψ; `spec` is Gymnasium's name for something else.
     """
 
-    metadata = {  # noqa: RUF012 (Gymnasium's own way)
+    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium's own way)
         "render_modes": ["rgb_array", "human"] if has_display() else ["rgb_array"],
         "render_fps": 30,
     }
@@ -50,7 +50,7 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
         size: int = 64,
         samples: Literal[1, 4] = 4,
         mirror: bool = True,
-        palette: str = "safety_gymnasium",
+        palette: Palette = "safety_gymnasium",
         renderer: Renderer = "rays",
         spec: str | Formula | None = None,
         collision: Literal["contact", "stock"] = "contact",
@@ -78,6 +78,7 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
         self.observation_space = self.observer.space
         self.action_space = action_space()
         self.render_mode = render_mode
+        self.metadata = {**self.metadata, "render_fps": round(1 / (frame_skip * self.task.robot.timestep))}
         self.view, self.view_size = view, view_size
         self._over = True
         self._window: Any = None
@@ -113,11 +114,11 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
 
     def render(self) -> Any:
         """A picture for people, uint8 `[view_size, view_size, 3]`, in render mode "rgb_array"."""
-        return self.picture() if self.render_mode == "rgb_array" else None
+        return self.picture(self.view, self.view_size) if self.render_mode == "rgb_array" else None
 
-    def picture(self) -> np.ndarray:
-        """The current state as a picture for people."""
-        return self.observer.view(self.worlds, self.view, self.view_size)[0]
+    def picture(self, view: View, size: int) -> np.ndarray:
+        """The current state as a picture for people, uint8 `[size, size, 3]`."""
+        return self.observer.view(self.worlds, view, size)[0]
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Everything the future depends on, random numbers included."""
@@ -132,6 +133,7 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
     def close(self) -> None:
         """Close the window, if there is one."""
         self.worlds.close()
+        self.observer.close()
         if self._window is not None:
             import matplotlib.pyplot as plt
 
@@ -144,10 +146,11 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
     def _show(self) -> None:
         import matplotlib.pyplot as plt
 
+        picture = self.picture(self.view, self.view_size)
         if self._window is None:
             plt.ion()
-            self._window = plt.figure(self.task.name).add_axes((0, 0, 1, 1)).imshow(self.picture())
-        self._window.set_data(self.picture())
+            self._window = plt.figure(self.task.name).add_axes((0, 0, 1, 1)).imshow(picture)
+        self._window.set_data(picture)
         plt.pause(1e-3)
 
 

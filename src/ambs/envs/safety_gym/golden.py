@@ -144,6 +144,8 @@ def shortcomings(report: dict[str, Any]) -> list[str]:
 
 def compare_frames(recording: Recording) -> dict[str, Any]:
     """Render the recorded poses, and compare with the recorded frames in levels of 0–255."""
+    import jax.numpy as jnp
+
     from ambs.envs.safety_gym.camera import Camera
 
     raw = recording.raw
@@ -153,7 +155,7 @@ def compare_frames(recording: Recording) -> dict[str, Any]:
     hazards = np.repeat(recording.hazards, raw["frame_step"].shape[1], axis=0)
     vases = recording.task.vases
     camera = Camera(recording.task.robot.name, size=wanted.shape[1])
-    got = camera.render(
+    scene = (
         poses["agent_pos"].reshape(-1, 3),
         poses["agent_mat"].reshape(-1, 3, 3),
         poses["goal"][..., :2].reshape(-1, 2),
@@ -161,6 +163,7 @@ def compare_frames(recording: Recording) -> dict[str, Any]:
         poses["vase_pos"].reshape(-1, vases, 3),
         poses["vase_mat"].reshape(-1, vases, 3, 3),
     )
+    got = camera.render(*(jnp.asarray(array, jnp.float32) for array in scene))
     difference = np.abs(np.asarray(got).astype(int) - wanted)
     return {
         "frames": len(wanted),

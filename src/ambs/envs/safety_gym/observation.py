@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -15,6 +17,7 @@ from ambs.errors import UserError
 Mode = Literal["vision", "vector", "both"]
 Renderer = Literal["rays", "mujoco"]
 View = Literal["chase", "top_down"]
+Palette = Literal["safety_gymnasium", "openai"]
 
 Observation = np.ndarray | dict[str, np.ndarray]
 
@@ -29,7 +32,7 @@ class Looks:
     """Rays per pixel."""
     mirror: bool = True
     """Whether the floor reflects."""
-    palette: str = "safety_gymnasium"
+    palette: Palette = "safety_gymnasium"
     """Colours: "safety_gymnasium", or "openai" for the look of the first Safety Gym."""
     renderer: Renderer = "rays"
     """"rays" needs no OpenGL; "mujoco" draws with MuJoCo's own renderer where OpenGL works."""
@@ -37,8 +40,12 @@ class Looks:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise UserError(f"size must be at least 1 pixel, got {self.size}")
-        if self.renderer not in get_args(Renderer):
-            raise UserError(f'renderer must be "rays" or "mujoco", got {self.renderer!r}')
+        choices = (("renderer", self.renderer, Renderer), ("palette", self.palette, Palette))
+        for name, value, kind in choices:
+            if value not in get_args(kind):
+                raise UserError(f"{name} must be {' or '.join(map(repr, get_args(kind)))}, got {value!r}")
+        if self.samples not in (1, 4):
+            raise UserError(f"samples must be 1 or 4 rays per pixel, got {self.samples}")
 
 
 @dataclass
@@ -77,27 +84,44 @@ class Observer:
 
     def pictures(self, worlds: Worlds) -> np.ndarray:
         """Pictures from the robots' cameras, uint8 `[n, size, size, 3]`, row 0 on top."""
-        return np.asarray(self.camera.render(*worlds.poses()))
+        return np.asarray(self.camera.render(*self._scene(worlds)))
 
     def view(self, worlds: Worlds, view: View, size: int) -> np.ndarray:
         """Pictures for people, uint8 `[n, size, size, 3]`: from behind the robot, or of the whole arena from above."""
         draw = self.camera.chase if view == "chase" else self.camera.top_down
-        return np.asarray(draw(*worlds.poses(), size=size))
+        return np.asarray(draw(*self._scene(worlds), size=size))
 
     @property
     def camera(self) -> Any:
         """The camera, made when it is first needed: without pictures neither JAX nor OpenGL is started."""
         if self._camera is None:
             robot = self.task.robot.name
-            if self.looks.renderer == "mujoco":
-                from ambs.envs.safety_gym.gl import MujocoCamera
-
-                self._camera = MujocoCamera(robot, size=self.looks.size, palette=self.looks.palette)
-            else:
-                from ambs.envs.safety_gym.camera import Camera
-
-                looks = self.looks
-                self._camera = Camera(
-                    robot, size=looks.size, samples=looks.samples, mirror=looks.mirror, palette=looks.palette
-                )
+            self._camera = _opengl(robot, self.looks) if self.looks.renderer == "mujoco" else _rays(robot, self.looks)
         return self._camera
+
+    def close(self) -> None:
+        """Give back what OpenGL holds."""
+        if self._camera is not None and self.looks.renderer == "mujoco":
+            self._camera.close()
+        self._camera = None
+
+    def _scene(self, worlds: Worlds) -> Sequence[Any]:
+        if self.looks.renderer == "mujoco":
+            return worlds.poses()
+        import jax.numpy as jnp
+
+        return [jnp.asarray(array, jnp.float32) for array in worlds.poses()]
+
+
+def _opengl(robot: Literal["point", "car"], looks: Looks) -> Any:
+    from ambs.envs.safety_gym.gl import MujocoCamera
+
+    return MujocoCamera(robot, size=looks.size, palette=looks.palette)
+
+
+@functools.cache
+def _rays(robot: Literal["point", "car"], looks: Looks) -> Any:
+    """A camera without state, shared by all environments that look alike, so that it is compiled once."""
+    from ambs.envs.safety_gym.camera import Camera
+
+    return Camera(robot, size=looks.size, samples=looks.samples, mirror=looks.mirror, palette=looks.palette)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Literal
 
 import mujoco
 import numpy as np
@@ -29,7 +30,7 @@ _RED, _BLUE, _CYAN = "0.7412 0.0431 0.1843 1", "0.0039 0.1529 0.3961 1", "0 1 1 
 class Robot:
     """A vehicle: its MJCF and where its coordinates lie. SI units throughout."""
 
-    name: str
+    name: Literal["point", "car"]
     timestep: float
     """Simulator step, s; a frame is `FRAME_SKIP` of them."""
     density: float

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from ambs.envs.safety_gym.env import action_space, choose_spec
-from ambs.envs.safety_gym.observation import Looks, Mode, Observation, Observer, Renderer
+from ambs.envs.safety_gym.observation import Looks, Mode, Observation, Observer, Palette, Renderer
 from ambs.envs.safety_gym.robots import FRAME_SKIP
 from ambs.envs.safety_gym.tasks import ATOMS, MAX_FRAMES, find_task
 from ambs.envs.safety_gym.worlds import Worlds
@@ -31,7 +31,7 @@ class ThreadedVectorEnv(LabelledVectorEnv):
         size: int = 64,
         samples: Literal[1, 4] = 4,
         mirror: bool = True,
-        palette: str = "safety_gymnasium",
+        palette: Palette = "safety_gymnasium",
         renderer: Renderer = "rays",
         spec: str | Formula | None = None,
         collision: Literal["contact", "stock"] = "contact",
@@ -110,6 +110,7 @@ class ThreadedVectorEnv(LabelledVectorEnv):
         """Stop the threads."""
         del kwargs
         self.worlds.close()
+        self.observer.close()
 
     def _advance(
         self, actions: np.ndarray, live: np.ndarray, faults: dict[int, str]

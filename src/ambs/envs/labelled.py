@@ -17,7 +17,7 @@ Labelling = Callable[[Any, dict[str, Any]], Mapping[str, Any] | Set[str]]
 
 
 def with_labels(
-    env: gymnasium.Env, *, labels: Labelling, spec: str | Formula, atoms: Sequence[str] | Atoms | None = None
+    env: Any, *, labels: Labelling, spec: str | Formula, atoms: Sequence[str] | Atoms | None = None
 ) -> LabelledEnv:
     """Label every state of `env`, and charge a cost of 1 where Ψ fails.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ambs.envs.safety_gym.observation import Looks, Mode, Observation, Observer, Palette, Renderer, View
+from ambs.envs.safety_gym.observation import VIEWS, Looks, Observation, Observer, one_of
 from ambs.envs.safety_gym.robots import FRAME_SKIP
 from ambs.envs.safety_gym.tasks import ATOMS, MAX_FRAMES, find_task
 from ambs.envs.safety_gym.worlds import Worlds
@@ -46,27 +46,25 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
         self,
         task: str = "PointGoal1",
         *,
-        observation: Mode = "vision",
+        observation: str = "vision",
         size: int = 64,
-        samples: Literal[1, 4] = 4,
+        samples: int = 4,
         mirror: bool = True,
-        palette: Palette = "safety_gymnasium",
-        renderer: Renderer = "rays",
+        palette: str = "safety_gymnasium",
+        renderer: str = "rays",
         spec: str | Formula | None = None,
-        collision: Literal["contact", "stock"] = "contact",
+        collision: str = "contact",
         frame_skip: int = FRAME_SKIP,
         max_frames: int = MAX_FRAMES,
         render_mode: str | None = None,
-        view: View = "chase",
+        view: str = "chase",
         view_size: int = 256,
     ) -> None:
         """Make the environment; see docs/environments.md for what the options mean."""
-        if render_mode not in (None, "rgb_array", "human"):
-            raise UserError(f'render_mode must be None, "rgb_array" or "human", got {render_mode!r}')
+        one_of("render_mode", render_mode, (None, "rgb_array", "human"))
+        one_of("view", view, VIEWS)
         if render_mode == "human" and not has_display():
             raise UserError('render_mode "human" needs a display, and there is none here; use "rgb_array"')
-        if view not in ("chase", "top_down"):
-            raise UserError(f'view must be "chase" or "top_down", got {view!r}')
         self.task = find_task(task)
         self.atoms: Atoms = ATOMS
         self.psi: Formula = choose_spec(self.task.spec, spec)
@@ -92,7 +90,7 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
             self._show()
         return self.observe(), self._info(self.worlds.labels()[0])
 
-    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Advance by one frame."""
         if self._over:
             raise UserError("the episode is over: call reset before the next step")
@@ -116,7 +114,7 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
         """A picture for people, uint8 `[view_size, view_size, 3]`, in render mode "rgb_array"."""
         return self.picture(self.view, self.view_size) if self.render_mode == "rgb_array" else None
 
-    def picture(self, view: View, size: int) -> np.ndarray:
+    def picture(self, view: str, size: int) -> np.ndarray:
         """The current state as a picture for people, uint8 `[size, size, 3]`."""
         return self.observer.view(self.worlds, view, size)[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -14,10 +14,10 @@ from ambs.envs.safety_gym.tasks import Task
 from ambs.envs.safety_gym.worlds import SENSORS, VECTOR_SIZE, Worlds
 from ambs.errors import UserError
 
-Mode = Literal["vision", "vector", "both"]
-Renderer = Literal["rays", "mujoco"]
-View = Literal["chase", "top_down"]
-Palette = Literal["safety_gymnasium", "openai"]
+MODES = ("vision", "vector", "both")
+RENDERERS = ("rays", "mujoco")
+PALETTES = ("safety_gymnasium", "openai")
+VIEWS = ("chase", "top_down")
 
 Observation = np.ndarray | dict[str, np.ndarray]
 
@@ -28,24 +28,21 @@ class Looks:
 
     size: int = 64
     """Width and height of the agent's picture, pixels."""
-    samples: Literal[1, 4] = 4
-    """Rays per pixel."""
+    samples: int = 4
+    """Rays per pixel, 1 or 4."""
     mirror: bool = True
     """Whether the floor reflects."""
-    palette: Palette = "safety_gymnasium"
+    palette: str = "safety_gymnasium"
     """Colours: "safety_gymnasium", or "openai" for the look of the first Safety Gym."""
-    renderer: Renderer = "rays"
+    renderer: str = "rays"
     """"rays" needs no OpenGL; "mujoco" draws with MuJoCo's own renderer where OpenGL works."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise UserError(f"size must be at least 1 pixel, got {self.size}")
-        choices = (("renderer", self.renderer, Renderer), ("palette", self.palette, Palette))
-        for name, value, kind in choices:
-            if value not in get_args(kind):
-                raise UserError(f"{name} must be {' or '.join(map(repr, get_args(kind)))}, got {value!r}")
-        if self.samples not in (1, 4):
-            raise UserError(f"samples must be 1 or 4 rays per pixel, got {self.samples}")
+        one_of("renderer", self.renderer, RENDERERS)
+        one_of("palette", self.palette, PALETTES)
+        one_of("samples", self.samples, (1, 4))
 
 
 @dataclass
@@ -53,13 +50,12 @@ class Observer:
     """Turns the state of n worlds into n observations."""
 
     task: Task
-    mode: Mode
+    mode: str
     looks: Looks
     _camera: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            raise UserError(f'observation must be "vision", "vector" or "both", got {self.mode!r}')
+        one_of("observation", self.mode, MODES)
 
     @property
     def space(self) -> spaces.Space:
@@ -86,8 +82,9 @@ class Observer:
         """Pictures from the robots' cameras, uint8 `[n, size, size, 3]`, row 0 on top."""
         return np.asarray(self.camera.render(*self._scene(worlds)))
 
-    def view(self, worlds: Worlds, view: View, size: int) -> np.ndarray:
+    def view(self, worlds: Worlds, view: str, size: int) -> np.ndarray:
         """Pictures for people, uint8 `[n, size, size, 3]`: from behind the robot, or of the whole arena from above."""
+        one_of("view", view, VIEWS)
         draw = self.camera.chase if view == "chase" else self.camera.top_down
         return np.asarray(draw(*self._scene(worlds), size=size))
 
@@ -116,7 +113,8 @@ class Observer:
 def _opengl(robot: Literal["point", "car"], looks: Looks) -> Any:
     from ambs.envs.safety_gym.gl import MujocoCamera
 
-    return MujocoCamera(robot, size=looks.size, palette=looks.palette)
+    options: dict[str, Any] = {"size": looks.size, "palette": looks.palette}
+    return MujocoCamera(robot, **options)
 
 
 @functools.cache
@@ -124,4 +122,11 @@ def _rays(robot: Literal["point", "car"], looks: Looks) -> Any:
     """A camera without state, shared by all environments that look alike, so that it is compiled once."""
     from ambs.envs.safety_gym.camera import Camera
 
-    return Camera(robot, size=looks.size, samples=looks.samples, mirror=looks.mirror, palette=looks.palette)
+    options: dict[str, Any] = {name: getattr(looks, name) for name in ("size", "samples", "mirror", "palette")}
+    return Camera(robot, **options)
+
+
+def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Refuse, in a sentence, an option that is none of the choices."""
+    if value not in choices:
+        raise UserError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")

@@ -55,7 +55,7 @@ class Robot:
 POINT = Robot(
     name="point",
     timestep=0.002,
-    density=1,
+    density=1.0,
     force=0.05,
     body=f"""
       <joint name="x" type="slide" axis="1 0 0" damping="0.01"/>
@@ -76,7 +76,7 @@ POINT = Robot(
 CAR = Robot(
     name="car",
     timestep=0.004,
-    density=5,
+    density=5.0,
     force=0.02,
     body=f"""
       <freejoint name="root"/>

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium.utils import seeding
 
 from ambs.envs.safety_gym.env import action_space, choose_spec
-from ambs.envs.safety_gym.observation import Looks, Mode, Observation, Observer, Palette, Renderer
+from ambs.envs.safety_gym.observation import Looks, Observation, Observer
 from ambs.envs.safety_gym.robots import FRAME_SKIP
 from ambs.envs.safety_gym.tasks import ATOMS, MAX_FRAMES, find_task
 from ambs.envs.safety_gym.worlds import Worlds
@@ -27,14 +27,14 @@ class ThreadedVectorEnv(LabelledVectorEnv):
         task: str,
         num_envs: int,
         *,
-        observation: Mode = "vision",
+        observation: str = "vision",
         size: int = 64,
-        samples: Literal[1, 4] = 4,
+        samples: int = 4,
         mirror: bool = True,
-        palette: Palette = "safety_gymnasium",
-        renderer: Renderer = "rays",
+        palette: str = "safety_gymnasium",
+        renderer: str = "rays",
         spec: str | Formula | None = None,
-        collision: Literal["contact", "stock"] = "contact",
+        collision: str = "contact",
         frame_skip: int = FRAME_SKIP,
         max_frames: int = MAX_FRAMES,
         action_repeat: int = 1,

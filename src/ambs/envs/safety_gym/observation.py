@@ -80,13 +80,13 @@ class Observer:
 
     def pictures(self, worlds: Worlds) -> np.ndarray:
         """Pictures from the robots' cameras, uint8 `[n, size, size, 3]`, row 0 on top."""
-        return np.asarray(self.camera.render(*self._scene(worlds)))
+        return np.asarray(self.camera.render(*self.scene(worlds)))
 
     def view(self, worlds: Worlds, view: str, size: int) -> np.ndarray:
         """Pictures for people, uint8 `[n, size, size, 3]`: from behind the robot, or of the whole arena from above."""
         one_of("view", view, VIEWS)
         draw = self.camera.chase if view == "chase" else self.camera.top_down
-        return np.asarray(draw(*self._scene(worlds), size=size))
+        return np.asarray(draw(*self.scene(worlds), size=size))
 
     @property
     def camera(self) -> Any:
@@ -102,7 +102,8 @@ class Observer:
             self._camera.close()
         self._camera = None
 
-    def _scene(self, worlds: Worlds) -> Sequence[Any]:
+    def scene(self, worlds: Worlds) -> Sequence[Any]:
+        """What the camera takes, on the device where it draws."""
         if self.looks.renderer == "mujoco":
             return worlds.poses()
         import jax.numpy as jnp

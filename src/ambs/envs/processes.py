@@ -112,7 +112,8 @@ class ProcessVectorEnv(LabelledVectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """Stop all workers."""
         del kwargs
-        for index in range(self.num_envs):
+        # Gymnasium closes what is garbage, even if it was never quite made.
+        for index in range(len(getattr(self, "_workers", ()))):
             self._discard(index)
 
     def _reset(self, seeds: dict[int, int | None]) -> dict[int, str]:

@@ -109,8 +109,10 @@ class ThreadedVectorEnv(LabelledVectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the threads."""
         del kwargs
-        self.worlds.close()
-        self.observer.close()
+        # Gymnasium closes what is garbage, even if it was never quite made.
+        if hasattr(self, "worlds"):
+            self.worlds.close()
+            self.observer.close()
 
     def _advance(
         self, actions: np.ndarray, live: np.ndarray, faults: dict[int, str]

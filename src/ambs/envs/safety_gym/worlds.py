@@ -73,7 +73,7 @@ class Worlds:
         self.task, self.num, self.collision = task, num, collision
         self.frame_skip, self.max_frames = frame_skip, max_frames
         self.model = model = build_model(task.robot, task.vases)
-        self._refresh = mujoco.mj_forward if accelerations else mujoco.mj_fwdPosition
+        self._accelerations = accelerations
         self._data = [mujoco.MjData(model) for _ in range(num)]
         # A view is looked up once here, not once per frame and field.
         self._views = [(d.qpos, d.qvel, d.qacc, d.xpos, d.xmat.reshape(-1, 3, 3), d.ctrl) for d in self._data]
@@ -125,7 +125,7 @@ class Worlds:
         warm_start = data.qacc_warmstart * keep_warm_start
         mujoco.mj_resetData(self.model, data)
         data.qpos[:], data.qvel[:], data.qacc_warmstart[:] = qpos, qvel, warm_start
-        mujoco.mj_forward(self.model, data)
+        self._forward(data)
         self._read(index)
         self.goal[index], self.hazards[index], self.frames[index] = goal, hazards, 0
         self.distance[index] = np.linalg.norm(self.robot_pos[index, :2] - goal)
@@ -212,7 +212,7 @@ class Worlds:
             sleeping.set_state(data, state, index)
             # Forces and positions of sleeping bodies are not computed again, so they are settled before.
             mujoco.mj_setState(self.model, data, state["physics"][index], _STATE)
-            mujoco.mj_forward(self.model, data)
+            self._forward(data)
             self._read(index)
             self._rngs[index] = _unpack_rng(state["rng"][index])
         self.goal[:], self.hazards[:] = state["goal"], state["hazards"]
@@ -242,7 +242,10 @@ class Worlds:
         ctrl[:] = action
         try:
             mujoco.mj_step(self.model, data, self.frame_skip)
-            self._refresh(self.model, data)
+            if self._accelerations:
+                self._forward(data)
+            else:
+                mujoco.mj_fwdPosition(self.model, data)
             fault = _warnings(data)
             # The sum is finite iff every term is, short of an overflow, which is a fault too.
             if not fault and not np.isfinite(qpos.sum() + qvel.sum()):
@@ -255,6 +258,12 @@ class Worlds:
         else:
             self._read(index)
         return fault
+
+    def _forward(self, data: mujoco.MjData) -> None:
+        """Compute all that follows from the state, and leave the state alone: some MuJoCos move the warm start."""
+        warm_start = data.qacc_warmstart.copy()
+        mujoco.mj_forward(self.model, data)
+        data.qacc_warmstart[:] = warm_start
 
     def _read(self, index: int) -> None:
         data, (_, qvel, qacc, xpos, xmat, _) = self._data[index], self._views[index]

@@ -34,6 +34,7 @@ def test_verify_prints_the_figures_as_json_and_judges(tmp_path, capsys):
         max_lidar_error share_steps_within_1e-4 share_contact_steps"""
     assert set(wanted.split()) <= set(report)
     assert report["faithful"]
+    assert "the recording has no frames: pictures were not compared" in report["remarks"]
     assert Verify("golden", str(tmp_path / "altered.npz")).run() == 1
     assert "not faithful: max_reward_error is 0.1" in capsys.readouterr().out
 

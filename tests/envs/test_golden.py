@@ -59,6 +59,9 @@ def test_a_recording_of_black_frames_says_nothing_about_pictures():
     black = replace(recording, raw={**recording.raw, "frame": np.zeros_like(recording.raw["frame"])})
     report = golden.compare_frames(black)
     assert (report["frames"], report["frames_lost"], report["frame_mad"]) == (0, 78, None)
+    (remark,) = golden.remarks({**report, "vase_label_agreement": 1.0})
+    assert "78 of 78 recorded frames are black" in remark
+    assert "rest on 0" in remark
 
 
 def test_running_freely_stays_with_the_recording(recording):

@@ -29,12 +29,14 @@ class Verify:
         from ambs.envs.safety_gym import golden
 
         report = golden.replay(golden.load(self.file))
-        reasons = golden.shortcomings(report)
+        reasons, remarks = golden.shortcomings(report), golden.remarks(report)
         if self.json:
-            print(json.dumps({**report, "faithful": not reasons, "shortcomings": reasons}))
+            print(json.dumps({**report, "faithful": not reasons, "shortcomings": reasons, "remarks": remarks}))
             return int(bool(reasons))
         for name, value in report.items():
             print(f"{name:36} {'-' if value is None else f'{value:.6g}' if isinstance(value, float) else value}")
+        for remark in remarks:
+            print(f"note: {remark}")
         for reason in reasons:
             print(f"not faithful: {reason}")
         return int(bool(reasons))

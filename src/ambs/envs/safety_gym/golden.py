@@ -142,6 +142,22 @@ def shortcomings(report: dict[str, Any]) -> list[str]:
     return low + high
 
 
+def remarks(report: dict[str, Any]) -> list[str]:
+    """What a reader of the report should know about how much it rests on, a sentence each."""
+    found = []
+    lost, compared = report.get("frames_lost", 0), report.get("frames", 0)
+    if lost:
+        found.append(
+            f"{lost} of {lost + compared} recorded frames are black and were left out: "
+            f"the figures on pictures rest on {compared}"
+        )
+    if "frames" not in report:
+        found.append("the recording has no frames: pictures were not compared")
+    if report["vase_label_agreement"] is None:
+        found.append("vases cost nothing in this task, so their labels were not recorded and not compared")
+    return found
+
+
 def compare_frames(recording: Recording) -> dict[str, Any]:
     """Render the recorded poses, and compare with the recorded frames in levels of 0–255.
 

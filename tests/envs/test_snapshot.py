@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ambs.envs.snapshot import generator_from_array, generator_to_array, pack, unpack
+from ambs.errors import UserError
 
 
 def test_generators_continue():
@@ -15,7 +16,7 @@ def test_generators_continue():
 
 
 def test_other_generators_are_refused():
-    with pytest.raises(ValueError, match="PCG64"):
+    with pytest.raises(UserError, match="PCG64"):
         generator_to_array(np.random.Generator(np.random.MT19937(0)))
 
 

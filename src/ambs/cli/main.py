@@ -8,14 +8,22 @@ from typing import Annotated
 import tyro
 
 from ambs.cli.check import Check
+from ambs.cli.check_env import CheckEnv
 from ambs.cli.demo import Demo
+from ambs.cli.envs import Envs
 from ambs.cli.guarantee import Guarantee
+from ambs.cli.play import Play
+from ambs.cli.verify import Verify
 from ambs.errors import UserError
 
 Verb = (
     Annotated[Check, tyro.conf.subcommand("check")]
+    | Annotated[CheckEnv, tyro.conf.subcommand("check-env")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Envs, tyro.conf.subcommand("envs")]
     | Annotated[Guarantee, tyro.conf.subcommand("guarantee")]
+    | Annotated[Play, tyro.conf.subcommand("play")]
+    | Annotated[Verify, tyro.conf.subcommand("verify")]
 )
 
 

@@ -1,6 +1,20 @@
 """Worlds with labels, in the manner of Gymnasium 1.x; importing this package registers them with `gymnasium.make`."""
 
-import gymnasium as gym
+from ambs.envs.labelled import LabelledEnv, with_labels
+from ambs.envs.labels import violates
+from ambs.envs.registration import make, register_all, registered
+from ambs.envs.vector import Fault, LabelledVectorEnv, TooManyFaults, make_vector
 
-gym.register("ambs/Grid-v0", "ambs.envs.grid:GridEnv")
-gym.register("ambs/PointWorld-v0", "ambs.envs.point_world:PointWorldEnv")
+__all__ = [
+    "Fault",
+    "LabelledEnv",
+    "LabelledVectorEnv",
+    "TooManyFaults",
+    "make",
+    "make_vector",
+    "registered",
+    "violates",
+    "with_labels",
+]
+
+register_all()

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from ambs.envs.labels import violates
+from ambs.envs.labels import check_render_mode, violates
 from ambs.envs.model import Dynamics, Step
 from ambs.envs.snapshot import Snapshot, generator_from_array, generator_to_array
 from ambs.errors import UserError
@@ -111,9 +111,11 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
     """Gymnasium environment. Observation: the cell, one-hot `[cells]`. Actions: up, right, down, left, stay. Reward 1 at
     the goal, which ends the episode; −0.01 per step before."""
 
-    metadata = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own attribute)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012  (Gymnasium's own attribute)
+    summary = "A slippery grid with hazards and a goal; its PCTL values are known exactly."
 
-    def __init__(self, grid: Grid | None = None, spec: str = "!hazard") -> None:
+    def __init__(self, grid: Grid | None = None, spec: str = "!hazard", render_mode: str | None = None) -> None:
+        self.render_mode = check_render_mode(render_mode)
         self.grid = grid or Grid()
         self.atoms = ATOMS
         self.psi: Formula = parse_formula(spec, ATOMS)
@@ -152,6 +154,21 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
         """Continue from a snapshot, bit by bit as the original would."""
         self.cell, self.steps = int(snapshot["cell"]), int(snapshot["steps"])
         self.np_random = generator_from_array(snapshot["rng"])
+
+    def render(self) -> Any:
+        """The map, 32 pixels a cell, uint8: hazards blue, goal green, walls grey, the robot's cell red."""
+        if self.render_mode is None:
+            return None
+        colours = {
+            "H": (157, 184, 232),
+            "G": (143, 207, 133),
+            "#": (90, 90, 90),
+            "S": (230, 230, 230),
+            ".": (245, 245, 245),
+        }
+        picture = np.array([[colours[mark] for mark in row] for row in self.grid.cells], np.uint8)
+        picture.reshape(-1, 3)[self.cell] = (214, 40, 57)
+        return picture.repeat(32, axis=0).repeat(32, axis=1)
 
     def _observe(self) -> np.ndarray:
         return np.eye(self.grid.cells.size, dtype=np.float32)[self.cell]

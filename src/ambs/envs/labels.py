@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ambs.errors import UserError
 from ambs.spec.formula import Atoms, Formula
 
 
@@ -16,3 +17,10 @@ def violates(psi: Formula, atoms: Atoms, labels: Any) -> Any:
     Joining the frames' atoms first would be wrong for formulas such as `red_light -> stop`.
     """
     return (~psi.holds(labels, atoms)).any(axis=-1)
+
+
+def check_render_mode(mode: str | None) -> str | None:
+    """The render mode of a world that can only draw arrays."""
+    if mode not in (None, "rgb_array"):
+        raise UserError(f'render_mode must be None or "rgb_array", got {mode!r}')
+    return mode

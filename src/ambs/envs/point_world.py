@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from ambs.envs.labels import violates
+from ambs.envs.labels import check_render_mode, violates
 from ambs.envs.model import Dynamics, Step
 from ambs.envs.snapshot import Snapshot, generator_from_array, generator_to_array
 from ambs.errors import UserError
@@ -149,9 +149,11 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
     """Gymnasium environment. Observation `[6 + 2·hazards]`: position, velocity, goal − position, hazards − position with
     the nearest first (m, m/s). Action `[2]` in [−1, 1]: push along x and y."""
 
-    metadata = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own attribute)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  (Gymnasium's own attribute)
+    summary = "A noisy double integrator seeks goals among round hazards; its safety probabilities are known."
 
-    def __init__(self, world: PointWorld | None = None, spec: str = "!hazard") -> None:
+    def __init__(self, world: PointWorld | None = None, spec: str = "!hazard", render_mode: str | None = None) -> None:
+        self.render_mode = check_render_mode(render_mode)
         self.world = world or PointWorld()
         self.atoms = ATOMS
         self.psi: Formula = parse_formula(spec, ATOMS)
@@ -191,6 +193,22 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
         self.state = State(*(np.array(snapshot[name]) for name in State._fields))
         self.steps = int(snapshot["steps"])
         self.np_random = generator_from_array(snapshot["rng"])
+
+    def render(self) -> Any:
+        """The arena from above, uint8 `[256, 256, 3]`: hazards blue, goal green, robot red."""
+        if self.render_mode is None:
+            return None
+        axis = np.linspace(-self.world.half_size, self.world.half_size, 256)
+        places = np.stack(np.meshgrid(axis, axis[::-1]), axis=-1)
+        picture = np.full((256, 256, 3), 245, np.uint8)
+        discs = [(hazard, self.world.hazard_radius, (157, 184, 232)) for hazard in self.state.hazards]
+        discs += [
+            (self.state.goal, self.world.goal_radius, (143, 207, 133)),
+            (self.state.robot[:2], 0.05, (214, 40, 57)),
+        ]
+        for centre, radius, colour in discs:
+            picture[_length(places - centre, np) <= radius] = colour
+        return picture
 
     def _observe(self) -> np.ndarray:
         robot = self.state.robot

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from ambs.errors import UserError
+
 Snapshot = dict[str, np.ndarray]
 
 
@@ -11,7 +13,7 @@ def generator_to_array(generator: np.random.Generator) -> np.ndarray:
     """State of a PCG64 generator (Gymnasium's `np_random`) as uint64 `[6]`."""
     state: Any = generator.bit_generator.state
     if state["bit_generator"] != "PCG64":
-        raise ValueError(f"only PCG64 generators can be saved, not {state['bit_generator']}")
+        raise UserError(f"only PCG64 generators can be saved, not {state['bit_generator']}")
     low = (1 << 64) - 1
     words = [part for key in ("state", "inc") for part in (state["state"][key] & low, state["state"][key] >> 64)]
     return np.array([*words, state["has_uint32"], state["uinteger"]], dtype=np.uint64)

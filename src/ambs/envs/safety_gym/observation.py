@@ -1,0 +1,133 @@
+"""What an agent sees: a picture, a vector of sensor readings, or both."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+
+from ambs.envs.safety_gym.tasks import Task
+from ambs.envs.safety_gym.worlds import SENSORS, VECTOR_SIZE, Worlds
+from ambs.errors import UserError
+
+MODES = ("vision", "vector", "both")
+RENDERERS = ("rays", "mujoco")
+PALETTES = ("safety_gymnasium", "openai")
+VIEWS = ("chase", "top_down")
+
+Observation = np.ndarray | dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How pictures are made."""
+
+    size: int = 64
+    """Width and height of the agent's picture, pixels."""
+    samples: int = 4
+    """Rays per pixel, 1 or 4."""
+    mirror: bool = True
+    """Whether the floor reflects."""
+    palette: str = "safety_gymnasium"
+    """Colours: "safety_gymnasium", or "openai" for the look of the first Safety Gym."""
+    renderer: str = "rays"
+    """"rays" needs no OpenGL; "mujoco" draws with MuJoCo's own renderer where OpenGL works."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise UserError(f"size must be at least 1 pixel, got {self.size}")
+        one_of("renderer", self.renderer, RENDERERS)
+        one_of("palette", self.palette, PALETTES)
+        one_of("samples", self.samples, (1, 4))
+
+
+@dataclass
+class Observer:
+    """Turns the state of n worlds into n observations."""
+
+    task: Task
+    mode: str
+    looks: Looks
+    _camera: Any = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        one_of("observation", self.mode, MODES)
+
+    @property
+    def space(self) -> spaces.Space:
+        """The space of one observation."""
+        size = self.looks.size
+        vision = spaces.Box(0, 255, (size, size, 3), np.uint8)
+        # Sensors have no bound of their own; infinity would be refused by Gymnasium's checker.
+        high = np.full(VECTOR_SIZE, np.finfo(np.float32).max, np.float32)
+        high[SENSORS:] = 1.0
+        low = np.where(np.arange(VECTOR_SIZE) < SENSORS, -high, np.float32(0))
+        vector = spaces.Box(low, high, dtype=np.float32)
+        if self.mode == "both":
+            return spaces.Dict({"vision": vision, "vector": vector})
+        return vision if self.mode == "vision" else vector
+
+    def observe(self, worlds: Worlds) -> Observation:
+        """Observations of all worlds, each array with a leading axis n."""
+        if self.mode == "vision":
+            return self.pictures(worlds)
+        vectors = worlds.vectors().astype(np.float32)
+        return vectors if self.mode == "vector" else {"vision": self.pictures(worlds), "vector": vectors}
+
+    def pictures(self, worlds: Worlds) -> np.ndarray:
+        """Pictures from the robots' cameras, uint8 `[n, size, size, 3]`, row 0 on top."""
+        return np.asarray(self.camera.render(*self.scene(worlds)))
+
+    def view(self, worlds: Worlds, view: str, size: int) -> np.ndarray:
+        """Pictures for people, uint8 `[n, size, size, 3]`: from behind the robot, or of the whole arena from above."""
+        one_of("view", view, VIEWS)
+        draw = self.camera.chase if view == "chase" else self.camera.top_down
+        return np.asarray(draw(*self.scene(worlds), size=size))
+
+    @property
+    def camera(self) -> Any:
+        """The camera, made when it is first needed: without pictures neither JAX nor OpenGL is started."""
+        if self._camera is None:
+            robot = self.task.robot.name
+            self._camera = _opengl(robot, self.looks) if self.looks.renderer == "mujoco" else _rays(robot, self.looks)
+        return self._camera
+
+    def close(self) -> None:
+        """Give back what OpenGL holds."""
+        if self._camera is not None and self.looks.renderer == "mujoco":
+            self._camera.close()
+        self._camera = None
+
+    def scene(self, worlds: Worlds) -> Sequence[Any]:
+        """What the camera takes, on the device where it draws."""
+        if self.looks.renderer == "mujoco":
+            return worlds.poses()
+        import jax.numpy as jnp
+
+        return [jnp.asarray(array, jnp.float32) for array in worlds.poses()]
+
+
+def _opengl(robot: Literal["point", "car"], looks: Looks) -> Any:
+    from ambs.envs.safety_gym.gl import MujocoCamera
+
+    options: dict[str, Any] = {"size": looks.size, "palette": looks.palette}
+    return MujocoCamera(robot, **options)
+
+
+@functools.cache
+def _rays(robot: Literal["point", "car"], looks: Looks) -> Any:
+    """A camera without state, shared by all environments that look alike, so that it is compiled once."""
+    from ambs.envs.safety_gym.camera import Camera
+
+    options: dict[str, Any] = {name: getattr(looks, name) for name in ("size", "samples", "mirror", "palette")}
+    return Camera(robot, **options)
+
+
+def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Refuse, in a sentence, an option that is none of the choices."""
+    if value not in choices:
+        raise UserError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")

@@ -1,0 +1,127 @@
+"""Environments that break the contract in one way each, and one that keeps it."""
+
+import re
+
+import gymnasium
+import numpy as np
+import pytest
+
+from ambs.cli.check_env import CheckEnv
+from ambs.envs import make
+from ambs.envs.contract import load_factory, walk
+from ambs.errors import UserError
+from ambs.spec import Atoms, parse_formula
+
+
+class Walk(gymnasium.Env):
+    """A walk on the line; subclasses break something."""
+
+    atoms, psi = Atoms(("far",)), parse_formula("!far")
+    observation_space = gymnasium.spaces.Box(-100, 100, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    dtype, leak = np.float32, 0.0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        self.place = float(self.np_random.uniform(-1, 1))
+        return self.seen(), self.info()
+
+    def step(self, action):
+        self.place += 2.0 * action - 1.0
+        return self.seen(), self.reward(), False, False, self.info()
+
+    def seen(self):
+        return np.array([self.place], self.dtype)
+
+    def reward(self):
+        return 1.0
+
+    def info(self):
+        far = abs(self.place) > 2
+        return {"labels": np.array([far]), "cost": float(far)}
+
+    def get_state(self):
+        return {"place": np.array(self.place)}
+
+    def set_state(self, state):
+        self.place = float(state["place"]) + self.leak
+
+
+def broken(**changes):
+    return type("Broken", (Walk,), changes)
+
+
+CLOCK = iter(range(10_000))
+CASES = {
+    "atoms and Ψ": [
+        (broken(atoms=None), "'atoms' must be of the type Atoms"),
+        (broken(psi=parse_formula("!near")), "Ψ speaks of near, and the atoms are far"),
+    ],
+    "spaces": [
+        (broken(action_space=None), "action_space must be a gymnasium space"),
+        (broken(dtype=np.float64), "reset must return an observation of .*dtype float32, got .*dtype float64"),
+        (broken(reward=lambda _: np.nan), "the reward must be a finite number, got nan"),
+        (broken(step=lambda self, _: (self.seen(), 0.0, False, self.info())), "step must return"),
+        (broken(step=lambda self, _: (self.seen(), 0.0, 0, False, self.info())), "terminated must be a bool, got int"),
+        (broken(reset=lambda *_, **__: np.zeros(1)), "reset must return the pair"),
+    ],
+    "labels and cost": [
+        (broken(info=lambda _: {}), 'info\\["labels"\\] is missing after reset'),
+        (broken(info=lambda _: {"labels": np.zeros(1), "cost": 0.0}), "must be a bool array of shape \\(1,\\)"),
+        (broken(info=lambda _: {"labels": np.array([True]), "cost": 0.0}), 'info\\["cost"\\] must be 1.0 after reset'),
+    ],
+    "determinism": [(broken(reward=lambda _: float(next(CLOCK))), "differ at step 1")],
+    "save and restore": [
+        (broken(leak=0.5), "goes another way, first seen after 1 steps"),
+        (broken(set_state=property()), "it has no set_state"),
+    ],
+    "Gymnasium's checker": [(broken(reset=lambda self, seed=None: Walk.reset(self, seed=seed)), "options")],
+}
+
+
+def test_a_sound_environment_passes():
+    findings = list(walk(Walk))
+    assert [finding.check for finding in findings] == list(CASES)
+    assert [finding.problem for finding in findings] == [""] * len(findings)
+
+
+@pytest.mark.parametrize("name", ["PointGoal2", "CarGoal1"])
+def test_our_own_pass(name):
+    assert all(finding.ok for finding in walk(lambda: make(name, observation="vector")))
+
+
+@pytest.mark.parametrize(
+    ("check", "env", "problem"), [(check, *case) for check, cases in CASES.items() for case in cases]
+)
+def test_each_breach_is_explained(check, env, problem):
+    findings = {finding.check: finding for finding in walk(env)}
+    failed = [finding.check for finding in findings.values() if not finding.ok]
+    assert failed[0] == check
+    assert len(failed) == 1 or check == "determinism", "only where chance comes in, other checks fail too"
+    assert re.search(problem, findings[check].problem), findings[check].problem
+
+
+def test_what_the_factory_makes_must_be_an_environment():
+    (finding,) = walk(lambda: 3)
+    assert "the factory must return a gymnasium.Env, and returned int" in finding.problem
+
+
+def test_factories_are_found_in_the_current_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_little_world.py").write_text(
+        "from ambs.envs import make\ndef mine():\n    return make('PointGoal0', observation='vector')\n"
+        "def other():\n    return None\n"
+    )
+    assert CheckEnv("my_little_world:mine").run() == 0
+    assert CheckEnv("my_little_world:other").run() == 1
+    printed = capsys.readouterr().out
+    assert "ok      determinism" in printed
+    assert "FAILED  atoms and Ψ: the factory must return" in printed
+    for name, message in [
+        ("my_little_world", "written module:factory"),
+        ("no_such_world:mine", "module 'no_such_world' cannot be imported"),
+        ("my_little_world:yours", "has no function 'yours'"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            load_factory(name)

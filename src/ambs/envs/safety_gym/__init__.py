@@ -1,0 +1,1 @@
+"""Safety Gym's Goal tasks on plain MuJoCo."""

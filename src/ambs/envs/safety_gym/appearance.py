@@ -1,4 +1,4 @@
-"""How the Safety Gym worlds look: sizes, colours, lights and where the cameras sit. Lengths in metres, colours in [0, 1].
+"""How the Safety Gym worlds look: sizes, colours, lights and camera mounts. Lengths in metres, colours in [0, 1].
 
 Shared by the ray-caster and by the OpenGL fallback, so that both draw the same scene.
 """
@@ -20,6 +20,9 @@ FLOOR_SHININESS = 0.1
 GOAL_RADIUS, GOAL_HALF_HEIGHT, GOAL_Z = 0.3, 0.15, 0.16
 HAZARD_RADIUS, HAZARD_HALF_HEIGHT, HAZARD_Z = 0.2, 0.01, 0.02
 VASE_HALF = 0.1
+# MuJoCo draws round things with 28 slices and 16 stacks; ROUND is the radius of the circle of equal area, relative.
+SLICES, STACKS = 28, 16
+ROUND = 0.99579
 ALPHA = 0.25
 GOAL_COLOUR: Vec3 = (0.0, 1.0, 0.0)
 HAZARD_COLOUR: Vec3 = (0.0, 0.0, 1.0)
@@ -43,7 +46,7 @@ class Palette:
 PALETTES: dict[PaletteName, Palette] = {
     "safety_gymnasium": Palette(
         floor=((0.859, 0.843, 0.765), (0.949, 0.914, 0.855)),
-        sky=((0.0027, 0.0037, 0.0026), (0.0027, 0.0037, 0.0026)),
+        sky=((0.004, 0.004, 0.0), (0.004, 0.004, 0.0)),
         body=(0.7412, 0.0431, 0.1843),
         trim=(0.0039, 0.1529, 0.3961),
     ),

@@ -178,7 +178,8 @@ def scene_xml(robot: look.Robot, palette: look.PaletteName, hazards: int, vases:
 
 
 def _camera(name: str, view: look.View) -> str:
-    return f'<camera name="{name}" pos="{_text(view.pos)}" xyaxes="{_text(view.right)} {_text(view.up)}" fovy="{view.fovy}"/>'
+    axes = f"{_text(view.right)} {_text(view.up)}"
+    return f'<camera name="{name}" pos="{_text(view.pos)}" xyaxes="{axes}" fovy="{view.fovy}"/>'
 
 
 def _text(values: tuple[float, ...]) -> str:

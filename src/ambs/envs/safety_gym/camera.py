@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int32, UInt8
 
 from ambs.envs.safety_gym import appearance as look
 from ambs.envs.safety_gym import raycast
-from ambs.envs.safety_gym.raycast import FAR, Rays, Surface
+from ambs.envs.safety_gym.raycast import FAR, Rays
 from ambs.errors import UserError
 
 # The usual four-sample pattern of OpenGL hardware and llvmpipe alike, in pixels right of and above the centre.
@@ -34,10 +34,10 @@ class Lens(NamedTuple):
 
 
 class Solid(NamedTuple):
-    """Something opaque drawn over the scene: depth `t[S, R, C]` and three colour planes in [0, 1]."""
+    """The robot's pixels: inverse depth `[S, R, C]` (0 where it is not) and colours `[3, R, C]`, one for each pixel."""
 
-    t: Any
-    rgb: tuple[Any, Any, Any]
+    inverse: Any
+    rgb: Any
 
 
 class Camera:
@@ -94,28 +94,26 @@ class Camera:
 
     def _mounted(self, view: look.View, size: int) -> Any:
         """A view fixed to the robot: in its own frame the robot never moves, so its pixels are computed here, once."""
-        lens, palette = _lens(view, size, self.samples), look.PALETTES[self.palette]
+        lens, options = _lens(view, size, self.samples), Options(self.mirror, look.PALETTES[self.palette])
         pos, axes = np.asarray(view.pos, np.float32), _axes(view)
-        rays = raycast.cast(lens.x, lens.y, pos, axes)
-        solid = jax.tree.map(np.asarray, _robot(rays, self.robot, palette, jnp.zeros(3), jnp.eye(3)))
+        still = jax.jit(partial(_robot, lens, self.robot, options.palette))
+        solid = jax.tree.map(np.asarray, still(pos, axes, jnp.zeros(3), jnp.eye(3)))
 
-        def draw(robot_pos: Any, robot_mat: Any, goal: Any, hazards: Any, vase_pos: Any, vase_mat: Any) -> Any:
+        def draw(robot_pos: Any, robot_mat: Any, *scene: Any) -> Any:
             origin = robot_pos + jnp.sum(robot_mat * pos[None, :], axis=1)
             turned = jnp.sum(robot_mat[:, :, None] * axes[None, :, :], axis=1)
-            rays, centre, quads = _bundles(lens, origin, turned)
-            return _compose(rays, centre, quads, solid, goal, hazards, vase_pos, vase_mat, palette, self.mirror)
+            return _compose(lens, origin, turned, solid, Scene(*scene), options)
 
         return partial(_batched, draw)
 
     def _overhead(self, size: int) -> Any:
         """A view fixed to the world, in which the robot is cast anew in every picture."""
-        view, palette = look.TOP_DOWN, look.PALETTES[self.palette]
+        view, options = look.TOP_DOWN, Options(self.mirror, look.PALETTES[self.palette])
         lens, pos, axes = _lens(view, size, self.samples), jnp.asarray(view.pos, jnp.float32), jnp.asarray(_axes(view))
 
-        def draw(robot_pos: Any, robot_mat: Any, goal: Any, hazards: Any, vase_pos: Any, vase_mat: Any) -> Any:
-            rays, centre, quads = _bundles(lens, pos, axes)
-            solid = _robot(rays, self.robot, palette, robot_pos, robot_mat)
-            return _compose(rays, centre, quads, solid, goal, hazards, vase_pos, vase_mat, palette, self.mirror)
+        def draw(robot_pos: Any, robot_mat: Any, *scene: Any) -> Any:
+            solid = _robot(lens, self.robot, options.palette, pos, axes, robot_pos, robot_mat)
+            return _compose(lens, pos, axes, solid, Scene(*scene), options)
 
         return partial(_batched, draw)
 
@@ -127,102 +125,147 @@ def _batched(draw: Any, *scene: Any) -> UInt8[Array, "N size size 3"]:
     return jax.vmap(draw)(*scene)
 
 
-def _compose(
-    rays: Rays,
-    centre: Rays,
-    quads: tuple[Rays, Rays, Rays],
-    solid: Solid,
-    goal: Any,
-    hazards: Any,
-    vase_pos: Any,
-    vase_mat: Any,
-    palette: look.Palette,
-    mirror: bool,
-) -> UInt8[Array, "R C 3"]:
-    """One picture: sky, floor with its mirror, vases and robot by depth, then the transparent layers over them."""
-    t_floor, on_floor = raycast.floor_depth(rays)
-    t_floor = jnp.where(on_floor, t_floor, FAR)
-    vases = _vases(rays, vase_pos, vase_mat)
-    t = jnp.minimum(jnp.minimum(t_floor, vases.t), solid.t)
-    ground, sky = _floor(centre, quads, palette), _sky(rays, palette)
-    if mirror:
-        ground = _add(ground, _reflection(centre, goal, vase_pos, vase_mat))
-    shine = raycast.highlight(rays, vases)
-    is_solid, is_vase = solid.t <= t, vases.t <= t_floor
-    layers = _layers(rays, t, goal, hazards)
-    planes = []
-    for k in range(3):
-        vase = jnp.minimum(look.VASE_COLOUR[k] * vases.light + shine, 1)
-        colour = jnp.where(is_vase & (vases.t < FAR), vase, jnp.where(on_floor, ground[k], sky[k]))
-        colour = _blend(jnp.where(is_solid & (solid.t < FAR), solid.rgb[k], colour), layers, k)
-        planes.append(jnp.mean(colour, axis=0))
-    return jnp.floor(jnp.stack(planes, -1) * 255 + 0.5).astype(jnp.uint8)
+def _fence(always: Any) -> Any:
+    """Compute a function on its own: XLA's CPU compiler keeps to the bounds of a branch, though not to its barriers."""
+    if jax.default_backend() != "cpu":
+        return lambda function: function()
+
+    def fenced(function: Any) -> Any:
+        shape = jax.eval_shape(function)
+        return jax.lax.cond(always, function, lambda: jnp.zeros(shape.shape, shape.dtype))
+
+    return fenced
 
 
-class _Layers(NamedTuple):
-    """Transparent layers on each ray: what passes the hazards before and behind the goal, and the goal, and colours."""
+class Options(NamedTuple):
+    """What does not change from picture to picture."""
 
-    before: Any
-    behind: Any
+    mirror: bool
+    palette: look.Palette
+
+
+class Scene(NamedTuple):
+    """One layout in metres: goal `[2]` or None, hazards `[H, 2]`, vase_pos `[V, 3]`, vase_mat `[V, 3, 3]`."""
+
     goal: Any
-    hazard_light: Any
-    hazard_shine: Any
-    goal_light: Any
-    goal_shine: Any
+    hazards: Any
+    vase_pos: Any
+    vase_mat: Any
 
 
-def _layers(rays: Rays, t: Any, goal: Any, hazards: Any) -> _Layers:
-    clear = jnp.ones_like(t)
-    cylinder, goal_distance = None, jnp.float32(-FAR)
-    if goal is not None:
-        cylinder = raycast.cylinder(rays, (goal[0], goal[1], look.GOAL_Z), look.ROUND * look.GOAL_RADIUS, look.GOAL_HALF_HEIGHT)
-        goal_distance = _sorting_distance(rays, goal, look.GOAL_Z, look.GOAL_RADIUS, look.GOAL_HALF_HEIGHT)
-    top, bottom = look.HAZARD_Z + look.HAZARD_HALF_HEIGHT, look.HAZARD_Z - look.HAZARD_HALF_HEIGHT
-    down = jnp.reciprocal(jnp.minimum(rays.d[2], -1e-5))
-    t_top = (top - rays.origin[2]) * down
-    seen = (t_top < t) & (rays.d[2] < -1e-5)
-    across = jnp.sqrt(rays.d[0] * rays.d[0] + rays.d[1] * rays.d[1])
-    heading = rays.d[0] / across, rays.d[1] / across
-    run = (bottom - top) * down * across
-    px, py = rays.origin[0] + t_top * rays.d[0], rays.origin[1] + t_top * rays.d[1]
-    before, behind, on_top, wx, wy = clear, clear, jnp.zeros_like(seen), clear, clear
-    square = (look.ROUND * look.HAZARD_RADIUS) ** 2
-    for k in range(hazards.shape[0]):
-        ux, uy = hazards[k, 0] - px, hazards[k, 1] - py
-        distance = ux * ux + uy * uy
-        along = ux * heading[0] + uy * heading[1]
-        nearest = jnp.clip(along, 0, run)
-        hit = seen & (distance - nearest * (2 * along - nearest) < square)
-        first = _sorting_distance(rays, hazards[k], look.HAZARD_Z, look.HAZARD_RADIUS, look.HAZARD_HALF_HEIGHT) < goal_distance
-        before = jnp.where(hit & first, before * CLEAR, before)
-        behind = jnp.where(hit & ~first, behind * CLEAR, behind)
-        on_top = on_top | (distance < square)
-        wx, wy = jnp.where(hit, ux, wx), jnp.where(hit, uy, wy)
-    along = wx * heading[0] + wy * heading[1]
-    enter = along - jnp.sqrt(jnp.maximum(square - (wx * wx + wy * wy - along * along), 0))
-    nx, ny = ((enter * heading[i] - w) / look.HAZARD_RADIUS for i, w in ((0, wx), (1, wy)))
-    ahead = nx * rays.forward[0] + ny * rays.forward[1]
-    facing = -(ahead + (nx * rays.d[0] + ny * rays.d[1]) / rays.length)
-    side = Surface(t_top, raycast.lambert(-ahead, 0.0), facing)
-    hazard_light = jnp.where(on_top, 1.0, side.light)
-    hazard_shine = jnp.where(on_top, 0.0, raycast.highlight(rays, side))
-    if cylinder is None:
-        return _Layers(before, behind, clear, hazard_light, hazard_shine, clear, clear)
-    passes = jnp.where(cylinder.t < t, CLEAR, 1.0)
-    return _Layers(
-        before, behind, passes, hazard_light, hazard_shine, cylinder.light, raycast.highlight(rays, cylinder)
-    )
+def _compose(lens: Lens, origin: Any, axes: Any, solid: Solid, scene: Scene, options: Options) -> UInt8[Array, "R C 3"]:
+    """One picture: visibility per sample, colours per pixel (as OpenGL does), and their weighted mean.
+
+    Runs in stages that each leave one array behind; without the fences XLA's CPU compiler would fuse them all into the
+    last loop and compute the same hits again for every colour channel.
+    """
+    rays, centre = (raycast.cast(x, y, origin, axes) for x, y in ((lens.x, lens.y), lens.centre))
+    fence = _fence(origin[2] < FAR)
+    planes = raycast.faces(rays, scene.vase_pos, scene.vase_mat, look.VASE_HALF)
+    rows = fence(lambda: raycast.face_rows(rays, planes))
+    vases = fence(lambda: raycast.nearest_face(rays, planes, rows))
+    hazard_rows = fence(lambda: _hazard_rows(rays, scene.hazards))
+    layers = fence(lambda: _layers(rays, vases, solid, hazard_rows, scene))
+    checker = fence(lambda: _checker(centre, _quads(lens, origin, axes)))
+    glow = fence(lambda: _reflection(centre, scene, fence)) if options.mirror else None
+    paint = fence(lambda: _paint(centre, checker, glow, scene, options.palette))
+    return _resolve(rays, planes, vases, solid, layers, paint, options.palette)
 
 
-def _blend(colour: Any, layers: _Layers, k: int) -> Any:
-    """MuJoCo draws transparent geoms front to back and then back to front, so each is blended twice."""
-    hazard = jnp.minimum(look.HAZARD_COLOUR[k] * layers.hazard_light + layers.hazard_shine, 1)
-    goal = jnp.minimum(look.GOAL_COLOUR[k] * layers.goal_light + layers.goal_shine, 1)
-    colour = hazard + layers.before * (colour - hazard)
-    colour = goal + layers.goal * (colour - goal)
-    colour = hazard + layers.behind * layers.behind * (colour - hazard)
-    colour = goal + layers.goal * (colour - goal)
-    return hazard + layers.before * (colour - hazard)
+def _hazard_rows(rays: Rays, hazards: Any) -> Float[Array, "4 H S R"]:
+    """Intervals of x in which each row meets each hazard at all, and its top. Its outline is that of a stack of discs."""
+    radius, top = look.ROUND * look.HAZARD_RADIUS, look.HAZARD_Z + look.HAZARD_HALF_HEIGHT
+    discs = [
+        raycast.disc_rows(rays, hazards, top - i * look.HAZARD_HALF_HEIGHT, radius) for i in range(3)
+    ]
+    left = jnp.minimum(jnp.minimum(discs[0][0], discs[1][0]), discs[2][0])
+    right = jnp.maximum(jnp.maximum(discs[0][1], discs[1][1]), discs[2][1])
+    return jnp.concatenate([jnp.stack([left, right]), discs[0]])
+
+
+def _layers(rays: Rays, vases: Any, solid: Solid, rows: Any, scene: Scene) -> Int32[Array, "S R C"]:
+    """Transparent layers on each ray, as digits base 4: hazards before the goal, hazards behind it, goal, hazard's top."""
+    ground, on_floor = raycast.floor(rays)
+    opaque = jnp.maximum(jnp.maximum(raycast.inverse_depth(vases), solid.inverse), jnp.where(on_floor, ground, 0.0))
+    top = look.HAZARD_Z + look.HAZARD_HALF_HEIGHT
+    seen = rays.direction(2) / (top - rays.origin[2]) > opaque
+    goal_distance = jnp.float32(-FAR)
+    code = jnp.zeros_like(vases)
+    if scene.goal is not None:
+        body = _goal(rays, scene.goal)
+        code = jnp.where(body.t * opaque < 1, jnp.where(body.t < FAR, 16, 0), 0)
+        goal_distance = _sorting_distance(rays, scene.goal, look.GOAL_Z, look.GOAL_RADIUS, look.GOAL_HALF_HEIGHT)
+    hits, on_top = jnp.zeros_like(vases), jnp.zeros(vases.shape, bool)
+    for k in range(scene.hazards.shape[0]):
+        left, right, top_left, top_right = (rows[i, k, :, :, None] for i in range(4))
+        distance = _sorting_distance(
+            rays, scene.hazards[k], look.HAZARD_Z, look.HAZARD_RADIUS, look.HAZARD_HALF_HEIGHT
+        )
+        digit = jnp.where(distance < goal_distance, 1, 4)
+        hits = hits + jnp.where((rays.x > left) & (rays.x < right), digit, 0)
+        on_top = on_top | ((rays.x > top_left) & (rays.x < top_right))
+    return code + jnp.where(seen, hits + jnp.where(on_top, 64, 0), 0)
+
+
+def _paint(
+    centre: Rays, checker: Any, glow: Any, scene: Scene, palette: look.Palette
+) -> Float[Array, "8 R C"]:
+    """Colours at pixel centres: floor (3 planes), the goal's red and green, the sides of hazards: red and blue."""
+    one, two = palette.floor
+    planes = [(one[k] + checker * (two[k] - one[k])) for k in range(3)]
+    if glow is not None:
+        planes = [jnp.minimum(plane + glow[k][None], 1) for k, plane in enumerate(planes)]
+    light, shine = checker, checker
+    if scene.goal is not None:
+        light, shine = raycast.shade(centre, _goal(centre, scene.goal).normal)
+    across = [centre.direction(k) for k in range(2)]
+    norm = -jnp.reciprocal(jnp.sqrt(across[0] * across[0] + across[1] * across[1] + 1e-12))
+    side_light, side_shine = raycast.shade(centre, (norm * across[0], norm * across[1], 0.0))
+    planes += [shine, jnp.minimum(light + shine, 1), side_shine, jnp.minimum(side_light + side_shine, 1)]
+    return jnp.concatenate(planes)
+
+
+def _resolve(
+    rays: Rays, planes: Any, vases: Any, solid: Solid, layers: Any, paint: Any, palette: look.Palette
+) -> UInt8[Array, "R C 3"]:
+    """Average the samples of each pixel."""
+    ground, on_floor = raycast.floor(rays)
+    is_robot = (solid.inverse >= jnp.maximum(raycast.inverse_depth(vases), ground)) & (solid.inverse > 0)
+    is_vase = raycast.inverse_depth(vases) > jnp.where(on_floor, ground, 0.0)
+    light, shine = raycast.face_shade(rays, planes, vases) if planes.depth.shape[0] else (solid.inverse, solid.inverse)
+    through, hazard, goal = (jnp.asarray(table, jnp.float32)[layers & 31] for table in _blend_tables())
+    on_top = layers >= 64
+    sky = _sky(rays, palette)
+    pixels = []
+    for k in range(3):
+        vase = jnp.minimum(look.VASE_COLOUR[k] * light + shine, 1)
+        colour = jnp.where(is_vase, vase, jnp.where(on_floor, paint[k][None], sky[k]))
+        colour = through * jnp.where(is_robot, solid.rgb[k][None], colour)
+        side, top = paint[6 if k == 2 else 5][None], 1.0 if k == 2 else 0.0
+        colour = colour + hazard * jnp.where(on_top, top, side) + goal * paint[4 if k == 1 else 3][None]
+        pixels.append(jnp.mean(colour, axis=0))
+    return jnp.floor(jnp.stack(pixels, -1) * 255 + 0.5).astype(jnp.uint8)
+
+
+def _blend_tables() -> Float[np.ndarray, "3 32"]:
+    """What passes the transparent layers, and the shares of hazard and goal, for each `_layers` code.
+
+    MuJoCo draws transparent geoms front to back and then back to front, so each is blended twice.
+    """
+    tables = np.zeros((3, 32))
+    for code in range(32):
+        before, behind, goal = CLEAR ** (code % 4), CLEAR ** (code // 4 % 4), CLEAR ** (code // 16)
+        share = np.array([1.0, 0.0, 0.0])
+        for passes, layer in ((before, 1), (goal, 2), (behind, 1), (behind, 1), (goal, 2), (before, 1)):
+            share *= passes
+            share[layer] += 1 - passes
+        tables[:, code] = share
+    return tables
+
+
+def _goal(rays: Rays, goal: Any) -> raycast.Side:
+    at = (goal[0], goal[1], look.GOAL_Z)
+    return raycast.cylinder(rays, at, look.ROUND * look.GOAL_RADIUS, look.GOAL_HALF_HEIGHT)
 
 
 def _sorting_distance(rays: Rays, xy: Any, z: float, radius: float, half_height: float) -> Any:
@@ -231,33 +274,28 @@ def _sorting_distance(rays: Rays, xy: Any, z: float, radius: float, half_height:
     return jnp.sqrt(dx * dx + dy * dy + dz * dz) - float(np.hypot(radius, half_height))
 
 
-def _vases(rays: Rays, pos: Any, mat: Any) -> Surface:
-    none = jnp.full_like(rays.length, FAR)
-    nearest = Surface(none, none, none)
-    for k in range(pos.shape[0]):
-        nearest = raycast.nearer(raycast.box(rays, pos[k], mat[k], (look.VASE_HALF,) * 3), nearest)
-    return nearest
-
-
-def _reflection(centre: Rays, goal: Any, vase_pos: Any, vase_mat: Any) -> tuple[Any, Any, Any]:
+def _reflection(centre: Rays, scene: Scene, fence: Any) -> Float[Array, "3 R C"]:
     """Light the floor adds: MuJoCo scales a reflected geom's colour by the reflectance, but not its highlight."""
     rays = raycast.mirrored(centre)
-    vases = _vases(rays, vase_pos, vase_mat)
-    shine = raycast.highlight(rays, vases)
-    planes = [
-        jnp.where(vases.t < FAR, look.REFLECTANCE * look.VASE_COLOUR[k] * vases.light + shine, 0.0) for k in range(3)
+    planes = raycast.faces(rays, scene.vase_pos, scene.vase_mat, look.VASE_HALF)
+    rows = fence(lambda: raycast.face_rows(rays, planes))
+    vases = fence(lambda: raycast.nearest_face(rays, planes, rows))
+    light, shine = raycast.face_shade(rays, planes, vases) if planes.depth.shape[0] else (rays.length(), rays.length())
+    glow = [
+        jnp.where(vases > 0, look.REFLECTANCE * look.VASE_COLOUR[k] * light + shine, 0.0) for k in range(3)
     ]
-    if goal is not None:
-        body = raycast.cylinder(rays, (goal[0], goal[1], look.GOAL_Z), look.ROUND * look.GOAL_RADIUS, look.GOAL_HALF_HEIGHT)
-        shine, passes = raycast.highlight(rays, body), jnp.where(body.t < vases.t, CLEAR**2, 1.0)
+    if scene.goal is not None:
+        body = _goal(rays, scene.goal)
+        light, shine = raycast.shade(rays, body.normal)
+        passes = jnp.where((body.t < FAR) & (body.t * raycast.inverse_depth(vases) < 1), CLEAR**2, 1.0)
         for k in range(3):
-            colour = look.REFLECTANCE * look.GOAL_COLOUR[k] * body.light + shine
-            planes[k] = colour + passes * (planes[k] - colour)
-    return planes[0], planes[1], planes[2]
+            colour = look.REFLECTANCE * look.GOAL_COLOUR[k] * light + shine
+            glow[k] = colour + passes * (glow[k] - colour)
+    return jnp.concatenate(glow)
 
 
-def _floor(rays: Rays, quads: tuple[Rays, Rays, Rays], palette: look.Palette) -> tuple[Any, Any, Any]:
-    """The checker through OpenGL's mip maps; the two lamps together saturate, so it shows at its full colour.
+def _checker(rays: Rays, quads: tuple[Rays, Rays, Rays]) -> Float[Array, "1 R C"]:
+    """Share of the second floor colour, through OpenGL's mip maps.
 
     The level of detail follows, as in OpenGL, from differences within each quad of 2×2 pixels (`quads`: a corner of it
     and its neighbours in the row and in the column).
@@ -270,20 +308,17 @@ def _floor(rays: Rays, quads: tuple[Rays, Rays, Rays], palette: look.Palette) ->
     level = jnp.clip(jnp.floor(detail), 0, 6)
     # llvmpipe, which drew the recorded frames, moves from one level to the next over half an octave.
     part = jnp.clip(2 * (detail - level) - 1, 0, 1)
-    fine = _checker(u, level) * _checker(v, level)
-    wave = fine + part * (_checker(u, level + 1) * _checker(v, level + 1) - fine)
-    mix = 0.5 + 0.5 * wave
-    one, two = palette.floor
-    return one[0] + mix * (two[0] - one[0]), one[1] + mix * (two[1] - one[1]), one[2] + mix * (two[2] - one[2])
+    fine = _wave(u, level) * _wave(v, level)
+    return 0.5 + 0.5 * (fine + part * (_wave(u, level + 1) * _wave(v, level + 1) - fine))
 
 
 def _tiles(rays: Rays) -> tuple[Any, Any]:
     """Where rays meet the floor, in tiles."""
-    t, _ = raycast.floor_depth(rays)
-    return (rays.origin[0] + t * rays.d[0]) / look.TILE, (rays.origin[1] + t * rays.d[1]) / look.TILE
+    t = -rays.origin[2] / jnp.minimum(rays.direction(2), -1e-5) / look.TILE
+    return rays.origin[0] / look.TILE + t * rays.direction(0), rays.origin[1] / look.TILE + t * rays.direction(1)
 
 
-def _checker(u: Any, level: Any) -> Any:
+def _wave(u: Any, level: Any) -> Any:
     """A square wave (+1 on [0, 1), -1 on [1, 2)) as a mip level shows it: linear between texels, so its edges are ramps.
 
     Levels have 100, 50, 25, 12, 6, 3 and 1 texels in two tiles; where the number is odd, a texel straddles the middle
@@ -302,26 +337,32 @@ def _sky(rays: Rays, palette: look.Palette) -> tuple[Any, Any, Any]:
     low, high = palette.sky[1], palette.sky[0]
     if low == high:
         return tuple(jnp.float32(channel) for channel in low)  # type: ignore[return-value]
-    rise = rays.d[2] / jnp.maximum(jnp.maximum(jnp.abs(rays.d[0]), jnp.abs(rays.d[1])), 1e-6)
+    rise = rays.direction(2) / jnp.maximum(jnp.maximum(jnp.abs(rays.direction(0)), jnp.abs(rays.direction(1))), 1e-6)
     mix = jnp.clip(0.5 + jnp.sqrt(0.5) * rise / jnp.sqrt(1 + rise * rise), 0, 1)
     return low[0] + mix * (high[0] - low[0]), low[1] + mix * (high[1] - low[1]), low[2] + mix * (high[2] - low[2])
 
 
-def _robot(rays: Rays, robot: look.Robot, palette: look.Palette, pos: Any, mat: Any) -> Solid:
-    """The robot's parts at a pose."""
-    t = jnp.full_like(rays.length, FAR)
+def _robot(
+    lens: Lens, robot: look.Robot, palette: look.Palette, origin: Any, axes: Any, pos: Any, mat: Any
+) -> Solid:
+    """The robot at a pose, seen by a camera at `origin[3]` with `axes[3, 3]`."""
+    rays = raycast.cast(lens.x, lens.y, origin, axes)
+    t = jnp.full_like(rays.length(), FAR)
     rgb: tuple[Any, Any, Any] = (t, t, t)
     for part in look.PARTS[robot]:
         surface = _part(rays, part, pos, mat)
-        shine, first = raycast.highlight(rays, surface), surface.t < t
-        colour = palette.trim if part.trim else palette.body
-        shown = [jnp.minimum(colour[k] * surface.light + shine, 1) for k in range(3)]
+        light, shine = raycast.shade(rays, surface.normal)
+        first, colour = surface.t < t, palette.trim if part.trim else palette.body
+        shown = [jnp.minimum(colour[k] * light + shine, 1) for k in range(3)]
         rgb = tuple(jnp.where(first, shown[k], rgb[k]) for k in range(3))  # type: ignore[assignment]
         t = jnp.minimum(t, surface.t)
-    return Solid(t, rgb)
+    there = t < FAR
+    share = 1 / jnp.maximum(there.sum(0), 1)
+    mean = jnp.stack([jnp.where(there, plane, 0).sum(0) * share for plane in rgb])
+    return Solid(jnp.where(there, 1 / t, 0.0), mean)
 
 
-def _part(rays: Rays, part: look.Part, pos: Any, mat: Any) -> Surface:
+def _part(rays: Rays, part: look.Part, pos: Any, mat: Any) -> raycast.Side:
     at = pos + jnp.sum(mat * jnp.asarray(part.pos, jnp.float32)[None, :], axis=1)
     if part.shape == "sphere":
         return raycast.ball(rays, (at[0], at[1], at[2]), part.size[0])
@@ -329,10 +370,6 @@ def _part(rays: Rays, part: look.Part, pos: Any, mat: Any) -> Surface:
         return raycast.box(rays, at, mat, (part.size[0], part.size[1], part.size[2]))
     # A wheel: drawn as the box around it, since only its edge ever shows.
     return raycast.box(rays, at, mat, (part.size[1], part.size[0], part.size[0]))
-
-
-def _add(a: tuple[Any, Any, Any], b: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-    return jnp.minimum(a[0] + b[0], 1), jnp.minimum(a[1] + b[1], 1), jnp.minimum(a[2] + b[2], 1)
 
 
 def _lens(view: look.View, size: int, samples: int) -> Lens:
@@ -353,15 +390,11 @@ def _lens(view: look.View, size: int, samples: int) -> Lens:
     )
 
 
-def _bundles(lens: Lens, origin: Any, axes: Any) -> tuple[Rays, Rays, tuple[Rays, Rays, Rays]]:
-    """Rays of the samples, of the pixel centres, and of each pixel's quad: corner, next column, next row."""
+def _quads(lens: Lens, origin: Any, axes: Any) -> tuple[Rays, Rays, Rays]:
+    """Rays of each pixel's quad: its corner, the next column, the next row."""
     (x, y), pixel = lens.corner, np.float32(lens.pixel)
-    quads = (
-        raycast.cast(x, y, origin, axes),
-        raycast.cast(x + pixel, y, origin, axes),
-        raycast.cast(x, y + pixel, origin, axes),
-    )
-    return raycast.cast(lens.x, lens.y, origin, axes), raycast.cast(*lens.centre, origin, axes), quads
+    cast = partial(raycast.cast, origin=origin, axes=axes)
+    return cast(x, y), cast(x + pixel, y), cast(x, y + pixel)
 
 
 def _axes(view: look.View) -> Float[np.ndarray, "3 3"]:

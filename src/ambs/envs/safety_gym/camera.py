@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -21,6 +21,8 @@ SAMPLES = {1: ((0.0, 0.0),), 4: ((-0.125, -0.375), (0.375, -0.125), (-0.375, 0.1
 # Texels of MuJoCo's checker per tile.
 TEXELS = 50
 CLEAR = 1 - look.ALPHA
+# Codes of what a ray meets: bits 0-1 the opaque thing, 2-3 and 4-5 how many hazards before and behind the goal.
+FLOOR, VASE, ROBOT, BEFORE, BEHIND, GOAL, TOP = 1, 2, 3, 4, 16, 64, 128
 
 
 class Lens(NamedTuple):
@@ -168,8 +170,12 @@ def _compose(lens: Lens, origin: Any, axes: Any, solid: Solid, scene: Scene, opt
     layers = fence(lambda: _layers(rays, vases, solid, hazard_rows, scene))
     checker = fence(lambda: _checker(centre, _quads(lens, origin, axes)))
     glow = fence(lambda: _reflection(centre, scene, fence)) if options.mirror else None
+    vase_paint = fence(lambda: raycast.face_shade(centre, planes, reduce(jnp.maximum, vases)[None]))
     paint = fence(lambda: _paint(centre, checker, glow, scene, options.palette))
-    return _resolve(rays, planes, vases, solid, layers, paint, options.palette)
+    pixels = [
+        fence(lambda k=k: _resolve(k, centre, layers, paint, vase_paint, solid, options.palette)) for k in range(3)
+    ]
+    return jnp.stack([plane.astype(jnp.uint8) for plane in pixels], -1)
 
 
 def _hazard_rows(rays: Rays, hazards: Any) -> Float[Array, "4 H S R"]:
@@ -184,83 +190,82 @@ def _hazard_rows(rays: Rays, hazards: Any) -> Float[Array, "4 H S R"]:
 
 
 def _layers(rays: Rays, vases: Any, solid: Solid, rows: Any, scene: Scene) -> Int32[Array, "S R C"]:
-    """Transparent layers on each ray, as digits base 4: hazards before the goal, hazards behind it, goal, hazard's top."""
+    """What each ray meets, as a sum of codes: the opaque thing behind all, and the transparent layers before it."""
     ground, on_floor = raycast.floor(rays)
-    opaque = jnp.maximum(jnp.maximum(raycast.inverse_depth(vases), solid.inverse), jnp.where(on_floor, ground, 0.0))
-    top = look.HAZARD_Z + look.HAZARD_HALF_HEIGHT
-    seen = rays.direction(2) / (top - rays.origin[2]) > opaque
+    ground, box = jnp.where(on_floor, ground, 0.0), raycast.inverse_depth(vases)
+    opaque = jnp.maximum(jnp.maximum(box, solid.inverse), ground)
+    code = jnp.where(box > ground, VASE, jnp.where(on_floor, FLOOR, 0))
+    code = jnp.where((solid.inverse >= opaque) & (opaque > 0), ROBOT, code)
     goal_distance = jnp.float32(-FAR)
-    code = jnp.zeros_like(vases)
     if scene.goal is not None:
         body = _goal(rays, scene.goal)
-        code = jnp.where(body.t * opaque < 1, jnp.where(body.t < FAR, 16, 0), 0)
+        code = code + jnp.where((body.t * opaque < 1) & (body.t < FAR), GOAL, 0)
         goal_distance = _sorting_distance(rays, scene.goal, look.GOAL_Z, look.GOAL_RADIUS, look.GOAL_HALF_HEIGHT)
+    top = look.HAZARD_Z + look.HAZARD_HALF_HEIGHT
+    seen = rays.direction(2) / (top - rays.origin[2]) > opaque
     hits, on_top = jnp.zeros_like(vases), jnp.zeros(vases.shape, bool)
     for k in range(scene.hazards.shape[0]):
         left, right, top_left, top_right = (rows[i, k, :, :, None] for i in range(4))
         distance = _sorting_distance(
             rays, scene.hazards[k], look.HAZARD_Z, look.HAZARD_RADIUS, look.HAZARD_HALF_HEIGHT
         )
-        digit = jnp.where(distance < goal_distance, 1, 4)
-        hits = hits + jnp.where((rays.x > left) & (rays.x < right), digit, 0)
+        layer = jnp.where(distance < goal_distance, BEFORE, BEHIND)
+        hits = hits + jnp.where((rays.x > left) & (rays.x < right), layer, 0)
         on_top = on_top | ((rays.x > top_left) & (rays.x < top_right))
-    return code + jnp.where(seen, hits + jnp.where(on_top, 64, 0), 0)
+    return code + jnp.where(seen, hits + jnp.where(on_top, TOP, 0), 0)
 
 
-def _paint(
-    centre: Rays, checker: Any, glow: Any, scene: Scene, palette: look.Palette
-) -> Float[Array, "8 R C"]:
-    """Colours at pixel centres: floor (3 planes), the goal's red and green, the sides of hazards: red and blue."""
+def _paint(centre: Rays, checker: Any, glow: Any, scene: Scene, palette: look.Palette) -> Float[Array, "5 R C"]:
+    """Colours at pixel centres: the floor's three, and the goal's highlight and green."""
     one, two = palette.floor
-    planes = [(one[k] + checker * (two[k] - one[k])) for k in range(3)]
+    planes = [one[k] + checker * (two[k] - one[k]) for k in range(3)]
     if glow is not None:
-        planes = [jnp.minimum(plane + glow[k][None], 1) for k, plane in enumerate(planes)]
-    light, shine = checker, checker
+        white, vase, goal = glow[0:1], glow[1:2], glow[2:3]
+        added = white, white + vase + goal, white + vase
+        planes = [jnp.minimum(plane + added[k], 1) for k, plane in enumerate(planes)]
+    light = shine = checker
     if scene.goal is not None:
         light, shine = raycast.shade(centre, _goal(centre, scene.goal).normal)
-    across = [centre.direction(k) for k in range(2)]
-    norm = -jnp.reciprocal(jnp.sqrt(across[0] * across[0] + across[1] * across[1] + 1e-12))
-    side_light, side_shine = raycast.shade(centre, (norm * across[0], norm * across[1], 0.0))
-    planes += [shine, jnp.minimum(light + shine, 1), side_shine, jnp.minimum(side_light + side_shine, 1)]
-    return jnp.concatenate(planes)
+    return jnp.concatenate([*planes, shine, jnp.minimum(light + shine, 1)])
 
 
 def _resolve(
-    rays: Rays, planes: Any, vases: Any, solid: Solid, layers: Any, paint: Any, palette: look.Palette
-) -> UInt8[Array, "R C 3"]:
-    """Average the samples of each pixel."""
-    ground, on_floor = raycast.floor(rays)
-    is_robot = (solid.inverse >= jnp.maximum(raycast.inverse_depth(vases), ground)) & (solid.inverse > 0)
-    is_vase = raycast.inverse_depth(vases) > jnp.where(on_floor, ground, 0.0)
-    light, shine = raycast.face_shade(rays, planes, vases) if planes.depth.shape[0] else (solid.inverse, solid.inverse)
-    through, hazard, goal = (jnp.asarray(table, jnp.float32)[layers & 31] for table in _blend_tables())
-    on_top = layers >= 64
-    sky = _sky(rays, palette)
-    pixels = []
-    for k in range(3):
-        vase = jnp.minimum(look.VASE_COLOUR[k] * light + shine, 1)
-        colour = jnp.where(is_vase, vase, jnp.where(on_floor, paint[k][None], sky[k]))
-        colour = through * jnp.where(is_robot, solid.rgb[k][None], colour)
-        side, top = paint[6 if k == 2 else 5][None], 1.0 if k == 2 else 0.0
-        colour = colour + hazard * jnp.where(on_top, top, side) + goal * paint[4 if k == 1 else 3][None]
-        pixels.append(jnp.mean(colour, axis=0))
-    return jnp.floor(jnp.stack(pixels, -1) * 255 + 0.5).astype(jnp.uint8)
+    k: int, centre: Rays, layers: Any, paint: Any, vase_paint: Any, solid: Solid, palette: look.Palette
+) -> Float[Array, "R C"]:
+    """Channel k of each pixel: the mean over its samples, from what they meet and how that looks at the pixel's centre."""
+    sky = _sky(centre, palette)[k]
+    ahead = centre.light[0] * centre.light[0] + centre.light[1] * centre.light[1]
+    # The visible half of a round side, seen from afar, faces the eye by pi/4 on average.
+    side = look.AMBIENT + look.HEADLIGHT * jnp.sqrt(ahead) * np.float32(np.pi / 4)
+    vase = jnp.minimum(look.VASE_COLOUR[k] * vase_paint[0] + vase_paint[1], 1)
+    goal, total = paint[4 if k == 1 else 3], jnp.zeros_like(paint[0])
+    for code in layers:
+        thing = code & ROBOT
+        colour = jnp.where(thing == FLOOR, paint[k], jnp.where(thing == VASE, vase, sky))
+        colour = jnp.where(thing == ROBOT, solid.rgb[k], colour)
+        hazard = jnp.where(code >= TOP, 1.0, side) if k == 2 else 0.0
+        total = total + _blend(colour, hazard, goal, *_passes(code))
+    return jnp.floor(total * (255 / len(layers)) + 0.5)
 
 
-def _blend_tables() -> Float[np.ndarray, "3 32"]:
-    """What passes the transparent layers, and the shares of hazard and goal, for each `_layers` code.
+def _passes(code: Any) -> tuple[Any, Any, Any]:
+    """How much light passes the hazards before the goal, those behind it, and the goal."""
+    before, behind = (code & 12) // BEFORE, (code & 48) // BEHIND
+    powers = [CLEAR**i for i in range(4)]
+    through = [
+        jnp.where(n == 0, 1.0, jnp.where(n == 1, powers[1], jnp.where(n == 2, powers[2], powers[3])))
+        for n in (before, behind)
+    ]
+    return through[0], through[1], jnp.where((code & GOAL) > 0, CLEAR, 1.0)
 
-    MuJoCo draws transparent geoms front to back and then back to front, so each is blended twice.
-    """
-    tables = np.zeros((3, 32))
-    for code in range(32):
-        before, behind, goal = CLEAR ** (code % 4), CLEAR ** (code // 4 % 4), CLEAR ** (code // 16)
-        share = np.array([1.0, 0.0, 0.0])
-        for passes, layer in ((before, 1), (goal, 2), (behind, 1), (behind, 1), (goal, 2), (before, 1)):
-            share *= passes
-            share[layer] += 1 - passes
-        tables[:, code] = share
-    return tables
+
+def _blend(colour: Any, hazard: Any, goal: Any, before: Any, behind: Any, through_goal: Any) -> Any:
+    """MuJoCo draws transparent geoms front to back and then back to front, so each is blended twice."""
+    colour = hazard + before * (colour - hazard)
+    colour = goal + through_goal * (colour - goal)
+    colour = hazard + behind * behind * (colour - hazard)
+    colour = goal + through_goal * (colour - goal)
+    return hazard + before * (colour - hazard)
 
 
 def _goal(rays: Rays, goal: Any) -> raycast.Side:
@@ -275,23 +280,25 @@ def _sorting_distance(rays: Rays, xy: Any, z: float, radius: float, half_height:
 
 
 def _reflection(centre: Rays, scene: Scene, fence: Any) -> Float[Array, "3 R C"]:
-    """Light the floor adds: MuJoCo scales a reflected geom's colour by the reflectance, but not its highlight."""
+    """Light the floor adds: highlights (white), light of vases (green and blue) and of the goal (green).
+
+    MuJoCo scales a reflected geom's colour by the reflectance, but not its highlight.
+    """
     rays = raycast.mirrored(centre)
     planes = raycast.faces(rays, scene.vase_pos, scene.vase_mat, look.VASE_HALF)
     rows = fence(lambda: raycast.face_rows(rays, planes))
     vases = fence(lambda: raycast.nearest_face(rays, planes, rows))
-    light, shine = raycast.face_shade(rays, planes, vases) if planes.depth.shape[0] else (rays.length(), rays.length())
-    glow = [
-        jnp.where(vases > 0, look.REFLECTANCE * look.VASE_COLOUR[k] * light + shine, 0.0) for k in range(3)
-    ]
-    if scene.goal is not None:
-        body = _goal(rays, scene.goal)
-        light, shine = raycast.shade(rays, body.normal)
-        passes = jnp.where((body.t < FAR) & (body.t * raycast.inverse_depth(vases) < 1), CLEAR**2, 1.0)
-        for k in range(3):
-            colour = look.REFLECTANCE * look.GOAL_COLOUR[k] * light + shine
-            glow[k] = colour + passes * (glow[k] - colour)
-    return jnp.concatenate(glow)
+    shades = fence(lambda: raycast.face_shade(rays, planes, vases))
+    light, shine = shades[:1], shades[1:]
+    light = jnp.where(vases > 0, look.REFLECTANCE * light, 0.0)
+    shine = jnp.where(vases > 0, shine, 0.0)
+    if scene.goal is None:
+        return jnp.concatenate([shine, light, jnp.zeros_like(light)])
+    body = _goal(rays, scene.goal)
+    goal_light, goal_shine = raycast.shade(rays, body.normal)
+    share = jnp.where((body.t < FAR) & (body.t * raycast.inverse_depth(vases) < 1), 1 - CLEAR**2, 0.0)
+    white = shine + share * (goal_shine - shine)
+    return jnp.concatenate([white, (1 - share) * light, share * look.REFLECTANCE * goal_light])
 
 
 def _checker(rays: Rays, quads: tuple[Rays, Rays, Rays]) -> Float[Array, "1 R C"]:
@@ -336,8 +343,9 @@ def _sky(rays: Rays, palette: look.Palette) -> tuple[Any, Any, Any]:
     """A flat colour, or MuJoCo's gradient from nadir to zenith on the faces of a cube."""
     low, high = palette.sky[1], palette.sky[0]
     if low == high:
-        return tuple(jnp.float32(channel) for channel in low)  # type: ignore[return-value]
-    rise = rays.direction(2) / jnp.maximum(jnp.maximum(jnp.abs(rays.direction(0)), jnp.abs(rays.direction(1))), 1e-6)
+        return low
+    x, y, z = (rays.direction(k)[0] for k in range(3))
+    rise = z / jnp.maximum(jnp.maximum(jnp.abs(x), jnp.abs(y)), 1e-6)
     mix = jnp.clip(0.5 + jnp.sqrt(0.5) * rise / jnp.sqrt(1 + rise * rise), 0, 1)
     return low[0] + mix * (high[0] - low[0]), low[1] + mix * (high[1] - low[1]), low[2] + mix * (high[2] - low[2])
 
@@ -347,7 +355,7 @@ def _robot(
 ) -> Solid:
     """The robot at a pose, seen by a camera at `origin[3]` with `axes[3, 3]`."""
     rays = raycast.cast(lens.x, lens.y, origin, axes)
-    t = jnp.full_like(rays.length(), FAR)
+    t = jnp.full_like(rays.direction(0), FAR)
     rgb: tuple[Any, Any, Any] = (t, t, t)
     for part in look.PARTS[robot]:
         surface = _part(rays, part, pos, mat)

@@ -28,7 +28,7 @@ class Rays(NamedTuple):
     """A pinhole's bundle in the world frame.
 
     `origin` and `axes` (right, up, forward) are scalars; `x[S, 1, C]` and `y[S, R, 1]` place each ray on the image
-    plane at depth 1; `light` is the optical axis, along which the headlight shines.
+    plane at depth 1; `light` is the optical axis, along which the headlight shines. `reflected` rays came off the floor.
     """
 
     x: Any
@@ -36,15 +36,12 @@ class Rays(NamedTuple):
     origin: tuple[Scalar, Scalar, Scalar]
     axes: tuple[Any, Any, Any]
     light: tuple[Scalar, Scalar, Scalar]
+    reflected: bool = False
 
     def direction(self, k: int) -> OverRays:
         """World component k of d."""
         right, up, forward = self.axes
         return right[k] * self.x + (up[k] * self.y + forward[k])
-
-    def length(self) -> OverRays:
-        """|d|, that of a mirrored ray included."""
-        return jnp.sqrt(self.x * self.x + (self.y * self.y + 1))
 
 
 class Faces(NamedTuple):
@@ -71,7 +68,7 @@ def mirrored(rays: Rays) -> Rays:
     """The bundle as seen in the floor: the eye moves below it, the headlight stays where it was, as in OpenGL's pass."""
     ox, oy, oz = rays.origin
     axes = tuple((axis[0], axis[1], -axis[2]) for axis in rays.axes)
-    return rays._replace(origin=(ox, oy, -oz), axes=axes)
+    return rays._replace(origin=(ox, oy, -oz), axes=axes, reflected=True)
 
 
 def faces(rays: Rays, pos: Float[Array, "V 3"], mat: Float[Array, "V 3 3"], half: float) -> Faces:
@@ -135,13 +132,19 @@ def index_bits(count: int) -> int:
     return max(1, (3 * count - 1).bit_length())
 
 
-def face_shade(rays: Rays, planes: Faces, key: Int32[Array, "S R C"]) -> tuple[OverRays, OverRays]:
+def face_shade(rays: Rays, planes: Faces, key: Int32[Array, "1 R C"]) -> Float[Array, "2 R C"]:
     """Diffuse light and highlight of the faces in `nearest_face`'s keys; n·d follows from depth and inverse depth."""
-    mask = (1 << index_bits(planes.depth.shape[0])) - 1
-    table = jnp.stack([planes.light, planes.ahead, planes.depth]).reshape(3, -1)
-    index = key & mask
-    light, ahead, depth = (table[i].at[index].get(mode="clip") for i in range(3))
-    return light, highlight(rays, ahead, depth * inverse_depth(key))
+    count = planes.depth.shape[0]
+    index = key & ((1 << index_bits(count)) - 1)
+    light = ahead = depth = jnp.zeros(key.shape)
+    for v in range(count):
+        for k in range(3):
+            # Selecting vectorises; a gather from a table would not.
+            here = index == 3 * v + k
+            light = jnp.where(here, planes.light[v, k], light)
+            ahead = jnp.where(here, planes.ahead[v, k], ahead)
+            depth = jnp.where(here, planes.depth[v, k], depth)
+    return jnp.concatenate([light, highlight(rays, ahead, depth * inverse_depth(key))])
 
 
 def inverse_depth(key: Int32[Array, "S R C"]) -> OverRays:
@@ -211,10 +214,10 @@ def highlight(rays: Rays, ahead: Any, along: Any) -> OverRays:
 
     `ahead` is n·(optical axis), `along` n·d; h halves the angle between the headlight and the eye.
     """
-    shorten = jnp.reciprocal(rays.length())
-    cosine = _dot([rays.direction(k) for k in range(3)], rays.light) * shorten
-    half = jnp.sqrt(jnp.maximum(2 + 2 * cosine, 1e-6))
-    power = jnp.clip(-(ahead + along * shorten) / half, 0, 1)
+    shorten = jax.lax.rsqrt(rays.x * rays.x + (rays.y * rays.y + 1))
+    towards_light = _dot([rays.direction(k) for k in range(3)], rays.light) if rays.reflected else 1.0
+    half = jax.lax.rsqrt(jnp.maximum(2 + 2 * towards_light * shorten, 1e-6))
+    power = jnp.clip(-(ahead + along * shorten) * half, 0, 1)
     for _ in range(6):
         power = power * power
     return look.HEADLIGHT_SPECULAR * look.SPECULAR * power

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -21,8 +21,9 @@ SAMPLES = {1: ((0.0, 0.0),), 4: ((-0.125, -0.375), (0.375, -0.125), (-0.375, 0.1
 # Texels of MuJoCo's checker per tile.
 TEXELS = 50
 CLEAR = 1 - look.ALPHA
-# Codes of what a ray meets: bits 0-1 the opaque thing, 2-3 and 4-5 how many hazards before and behind the goal.
-FLOOR, VASE, ROBOT, BEFORE, BEHIND, GOAL, TOP = 1, 2, 3, 4, 16, 64, 128
+# Codes of what a ray meets: bits 0-1 the opaque thing, 2-3 and 4-5 how many hazards before and behind the goal,
+# then the goal, whether the hazard shows its top, and whether the vase shows its pixel's farther face.
+FLOOR, VASE, ROBOT, BEFORE, BEHIND, GOAL, TOP, FARTHER = 1, 2, 3, 4, 16, 64, 128, 256
 
 
 class Lens(NamedTuple):
@@ -128,13 +129,13 @@ def _batched(draw: Any, *scene: Any) -> UInt8[Array, "N size size 3"]:
 
 
 def _fence(always: Any) -> Any:
-    """Compute a function on its own: XLA's CPU compiler keeps to the bounds of a branch, though not to its barriers."""
+    """Compute a function's arrays on their own: XLA's CPU compiler keeps to the bounds of a branch, though not to its barriers."""
     if jax.default_backend() != "cpu":
         return lambda function: function()
 
     def fenced(function: Any) -> Any:
-        shape = jax.eval_shape(function)
-        return jax.lax.cond(always, function, lambda: jnp.zeros(shape.shape, shape.dtype))
+        shapes = jax.eval_shape(function)
+        return jax.lax.cond(always, function, lambda: jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes))
 
     return fenced
 
@@ -166,11 +167,12 @@ def _compose(lens: Lens, origin: Any, axes: Any, solid: Solid, scene: Scene, opt
     planes = raycast.faces(rays, scene.vase_pos, scene.vase_mat, look.VASE_HALF)
     rows = fence(lambda: raycast.face_rows(rays, planes))
     vases = fence(lambda: raycast.nearest_face(rays, planes, rows))
+    near, far = fence(lambda: raycast.face_range(vases))
     hazard_rows = fence(lambda: _hazard_rows(rays, scene.hazards))
-    layers = fence(lambda: _layers(rays, vases, solid, hazard_rows, scene))
+    layers = fence(lambda: _layers(rays, vases, near, solid, hazard_rows, scene))
     checker = fence(lambda: _checker(centre, _quads(lens, origin, axes)))
     glow = fence(lambda: _reflection(centre, scene, fence)) if options.mirror else None
-    vase_paint = fence(lambda: raycast.face_shade(centre, planes, reduce(jnp.maximum, vases)[None]))
+    vase_paint = [fence(lambda key=key: raycast.face_shade(centre, planes, key)) for key in (near, far)]
     paint = fence(lambda: _paint(centre, checker, glow, scene, options.palette))
     pixels = [
         fence(lambda k=k: _resolve(k, centre, layers, paint, vase_paint, solid, options.palette)) for k in range(3)
@@ -178,7 +180,7 @@ def _compose(lens: Lens, origin: Any, axes: Any, solid: Solid, scene: Scene, opt
     return jnp.stack([plane.astype(jnp.uint8) for plane in pixels], -1)
 
 
-def _hazard_rows(rays: Rays, hazards: Any) -> Float[Array, "4 H S R"]:
+def _hazard_rows(rays: Rays, hazards: Any) -> tuple[Any, Any, Any, Any]:
     """Intervals of x in which each row meets each hazard at all, and its top. Its outline is that of a stack of discs."""
     radius, top = look.ROUND * look.HAZARD_RADIUS, look.HAZARD_Z + look.HAZARD_HALF_HEIGHT
     discs = [
@@ -186,15 +188,16 @@ def _hazard_rows(rays: Rays, hazards: Any) -> Float[Array, "4 H S R"]:
     ]
     left = jnp.minimum(jnp.minimum(discs[0][0], discs[1][0]), discs[2][0])
     right = jnp.maximum(jnp.maximum(discs[0][1], discs[1][1]), discs[2][1])
-    return jnp.concatenate([jnp.stack([left, right]), discs[0]])
+    return left, right, *discs[0]
 
 
-def _layers(rays: Rays, vases: Any, solid: Solid, rows: Any, scene: Scene) -> Int32[Array, "S R C"]:
+def _layers(rays: Rays, vases: Any, near: Any, solid: Solid, rows: Any, scene: Scene) -> Int32[Array, "S R C"]:
     """What each ray meets, as a sum of codes: the opaque thing behind all, and the transparent layers before it."""
     ground, on_floor = raycast.floor(rays)
     ground, box = jnp.where(on_floor, ground, 0.0), raycast.inverse_depth(vases)
     opaque = jnp.maximum(jnp.maximum(box, solid.inverse), ground)
-    code = jnp.where(box > ground, VASE, jnp.where(on_floor, FLOOR, 0))
+    other = raycast.face_index(vases, len(scene.vase_pos)) != raycast.face_index(near, len(scene.vase_pos))
+    code = jnp.where(box > ground, jnp.where(other, VASE + FARTHER, VASE), jnp.where(on_floor, FLOOR, 0))
     code = jnp.where((solid.inverse >= opaque) & (opaque > 0), ROBOT, code)
     goal_distance = jnp.float32(-FAR)
     if scene.goal is not None:
@@ -205,7 +208,7 @@ def _layers(rays: Rays, vases: Any, solid: Solid, rows: Any, scene: Scene) -> In
     seen = rays.direction(2) / (top - rays.origin[2]) > opaque
     hits, on_top = jnp.zeros_like(vases), jnp.zeros(vases.shape, bool)
     for k in range(scene.hazards.shape[0]):
-        left, right, top_left, top_right = (rows[i, k, :, :, None] for i in range(4))
+        left, right, top_left, top_right = (bound[k, :, :, None] for bound in rows)
         distance = _sorting_distance(
             rays, scene.hazards[k], look.HAZARD_Z, look.HAZARD_RADIUS, look.HAZARD_HALF_HEIGHT
         )
@@ -215,18 +218,23 @@ def _layers(rays: Rays, vases: Any, solid: Solid, rows: Any, scene: Scene) -> In
     return code + jnp.where(seen, hits + jnp.where(on_top, TOP, 0), 0)
 
 
-def _paint(centre: Rays, checker: Any, glow: Any, scene: Scene, palette: look.Palette) -> Float[Array, "5 R C"]:
+def _paint(centre: Rays, checker: Any, glow: Any, scene: Scene, palette: look.Palette) -> tuple[Any, ...]:
     """Colours at pixel centres: the floor's three, and the goal's highlight and green."""
-    one, two = palette.floor
+    one, two = (_texel(colour) for colour in palette.floor)
     planes = [one[k] + checker * (two[k] - one[k]) for k in range(3)]
     if glow is not None:
-        white, vase, goal = glow[0:1], glow[1:2], glow[2:3]
+        white, vase, goal = glow
         added = white, white + vase + goal, white + vase
         planes = [jnp.minimum(plane + added[k], 1) for k, plane in enumerate(planes)]
     light = shine = checker
     if scene.goal is not None:
         light, shine = raycast.shade(centre, _goal(centre, scene.goal).normal)
-    return jnp.concatenate([*planes, shine, jnp.minimum(light + shine, 1)])
+    return (*(plane[0] for plane in planes), shine[0], jnp.minimum(light + shine, 1)[0])
+
+
+def _texel(colour: look.Vec3) -> look.Vec3:
+    """MuJoCo truncates the colours of a built-in texture to whole levels."""
+    return (int(255 * colour[0]) / 255, int(255 * colour[1]) / 255, int(255 * colour[2]) / 255)
 
 
 def _resolve(
@@ -237,13 +245,14 @@ def _resolve(
     ahead = centre.light[0] * centre.light[0] + centre.light[1] * centre.light[1]
     # The visible half of a round side, seen from afar, faces the eye by pi/4 on average.
     side = look.AMBIENT + look.HEADLIGHT * jnp.sqrt(ahead) * np.float32(np.pi / 4)
-    vase = jnp.minimum(look.VASE_COLOUR[k] * vase_paint[0] + vase_paint[1], 1)
+    near, far = (jnp.minimum(look.VASE_COLOUR[k] * light + shine, 1)[0] for light, shine in vase_paint)
     goal, total = paint[4 if k == 1 else 3], jnp.zeros_like(paint[0])
     for code in layers:
         thing = code & ROBOT
+        vase = jnp.where(code < FARTHER, near, far)
         colour = jnp.where(thing == FLOOR, paint[k], jnp.where(thing == VASE, vase, sky))
         colour = jnp.where(thing == ROBOT, solid.rgb[k], colour)
-        hazard = jnp.where(code >= TOP, 1.0, side) if k == 2 else 0.0
+        hazard = jnp.where((code & TOP) > 0, 1.0, side) if k == 2 else 0.0
         total = total + _blend(colour, hazard, goal, *_passes(code))
     return jnp.floor(total * (255 / len(layers)) + 0.5)
 
@@ -279,7 +288,7 @@ def _sorting_distance(rays: Rays, xy: Any, z: float, radius: float, half_height:
     return jnp.sqrt(dx * dx + dy * dy + dz * dz) - float(np.hypot(radius, half_height))
 
 
-def _reflection(centre: Rays, scene: Scene, fence: Any) -> Float[Array, "3 R C"]:
+def _reflection(centre: Rays, scene: Scene, fence: Any) -> tuple[Any, Any, Any]:
     """Light the floor adds: highlights (white), light of vases (green and blue) and of the goal (green).
 
     MuJoCo scales a reflected geom's colour by the reflectance, but not its highlight.
@@ -288,17 +297,16 @@ def _reflection(centre: Rays, scene: Scene, fence: Any) -> Float[Array, "3 R C"]
     planes = raycast.faces(rays, scene.vase_pos, scene.vase_mat, look.VASE_HALF)
     rows = fence(lambda: raycast.face_rows(rays, planes))
     vases = fence(lambda: raycast.nearest_face(rays, planes, rows))
-    shades = fence(lambda: raycast.face_shade(rays, planes, vases))
-    light, shine = shades[:1], shades[1:]
+    light, shine = fence(lambda: raycast.face_shade(rays, planes, vases))
     light = jnp.where(vases > 0, look.REFLECTANCE * light, 0.0)
     shine = jnp.where(vases > 0, shine, 0.0)
     if scene.goal is None:
-        return jnp.concatenate([shine, light, jnp.zeros_like(light)])
+        return shine, light, jnp.zeros_like(light)
     body = _goal(rays, scene.goal)
     goal_light, goal_shine = raycast.shade(rays, body.normal)
     share = jnp.where((body.t < FAR) & (body.t * raycast.inverse_depth(vases) < 1), 1 - CLEAR**2, 0.0)
     white = shine + share * (goal_shine - shine)
-    return jnp.concatenate([white, (1 - share) * light, share * look.REFLECTANCE * goal_light])
+    return white, (1 - share) * light, share * look.REFLECTANCE * goal_light
 
 
 def _checker(rays: Rays, quads: tuple[Rays, Rays, Rays]) -> Float[Array, "1 R C"]:

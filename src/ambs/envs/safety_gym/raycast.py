@@ -22,6 +22,7 @@ FAR = 1e6
 BIG = 1e9
 Scalar = Float[Array, ""] | float
 OverRays = Float[Array, "S R C"]
+Bounds = Float[Array, "things S R"]
 
 
 class Rays(NamedTuple):
@@ -82,7 +83,7 @@ def faces(rays: Rays, pos: Float[Array, "V 3"], mat: Float[Array, "V 3 3"], half
     return Faces(linear, half - distance, half + distance, lambert(-ahead, normal[2]), ahead)
 
 
-def face_rows(rays: Rays, planes: Faces) -> Float[Array, "2 V S R"]:
+def face_rows(rays: Rays, planes: Faces) -> tuple[Bounds, Bounds]:
     """Between which x each row of rays meets each cube: a convex outline, so one interval (empty: the first is larger).
 
     With f the inverse depth at which a ray crosses a plane, it hits where every f of the planes in view exceeds 0 and
@@ -101,10 +102,10 @@ def face_rows(rays: Rays, planes: Faces) -> Float[Array, "2 V S R"]:
     bound = -(rise * rays.y[None, None, :, :, 0] + level) / slope
     left = jnp.max(jnp.where(counts & (slope > 0), bound, -BIG), 1)
     right = jnp.min(jnp.where(counts & (slope < 0), bound, BIG), 1)
-    return jnp.stack([jnp.where(in_view.any(1)[:, None, None], left, BIG), right])
+    return jnp.where(in_view.any(1)[:, None, None], left, BIG), right
 
 
-def nearest_face(rays: Rays, planes: Faces, rows: Float[Array, "2 V S R"]) -> Int32[Array, "S R C"]:
+def nearest_face(rays: Rays, planes: Faces, rows: tuple[Bounds, Bounds]) -> Int32[Array, "S R C"]:
     """The nearest cube face on each ray: the bits of its inverse depth, the lowest of which give way to its index.
 
     Positive floats are ordered like their bits, so one integer maximum finds depth and face together. 0 where none.
@@ -122,9 +123,24 @@ def nearest_face(rays: Rays, planes: Faces, rows: Float[Array, "2 V S R"]) -> In
             inverse = a * rays.x + (b * rays.y + jnp.where(in_view[v, k], c, BIG))
             bits = (jax.lax.bitcast_convert_type(inverse, jnp.int32) & ~mask) | (3 * v + k)
             key = bits if key is None else jnp.minimum(key, bits)
-        inside = (rays.x > rows[0, v, :, :, None]) & (rays.x < rows[1, v, :, :, None]) & (key < limit)
+        inside = (rays.x > rows[0][v, :, :, None]) & (rays.x < rows[1][v, :, :, None]) & (key < limit)
         best = jnp.maximum(best, jnp.where(inside, key, 0))
     return best
+
+
+def face_range(key: Int32[Array, "S R C"]) -> tuple[Int32[Array, "1 R C"], Int32[Array, "1 R C"]]:
+    """The nearest and the farthest face among each pixel's samples: two shades, enough for all but a few pixels."""
+    near, far = key[:1], key[:1]
+    for other in key[1:]:
+        near = jnp.maximum(near, other[None])
+        # Where there is no face at all the key is 0, which must not count as far.
+        far = jnp.where((other[None] > 0) & ((other[None] < far) | (far == 0)), other[None], far)
+    return near, far
+
+
+def face_index(key: Int32[Array, "S R C"], count: int) -> Int32[Array, "S R C"]:
+    """Which face a key stands for: three times the cube's number plus the axis."""
+    return key & ((1 << index_bits(count)) - 1)
 
 
 def index_bits(count: int) -> int:
@@ -132,10 +148,10 @@ def index_bits(count: int) -> int:
     return max(1, (3 * count - 1).bit_length())
 
 
-def face_shade(rays: Rays, planes: Faces, key: Int32[Array, "1 R C"]) -> Float[Array, "2 R C"]:
+def face_shade(rays: Rays, planes: Faces, key: Int32[Array, "1 R C"]) -> tuple[OverRays, OverRays]:
     """Diffuse light and highlight of the faces in `nearest_face`'s keys; n·d follows from depth and inverse depth."""
     count = planes.depth.shape[0]
-    index = key & ((1 << index_bits(count)) - 1)
+    index = face_index(key, count)
     light = ahead = depth = jnp.zeros(key.shape)
     for v in range(count):
         for k in range(3):
@@ -144,7 +160,7 @@ def face_shade(rays: Rays, planes: Faces, key: Int32[Array, "1 R C"]) -> Float[A
             light = jnp.where(here, planes.light[v, k], light)
             ahead = jnp.where(here, planes.ahead[v, k], ahead)
             depth = jnp.where(here, planes.depth[v, k], depth)
-    return jnp.concatenate([light, highlight(rays, ahead, depth * inverse_depth(key))])
+    return light, highlight(rays, ahead, depth * inverse_depth(key))
 
 
 def inverse_depth(key: Int32[Array, "S R C"]) -> OverRays:
@@ -152,7 +168,7 @@ def inverse_depth(key: Int32[Array, "S R C"]) -> OverRays:
     return jax.lax.bitcast_convert_type(key, jnp.float32)
 
 
-def disc_rows(rays: Rays, centre: Float[Array, "H 2"], z: float, radius: float) -> Float[Array, "2 H S R"]:
+def disc_rows(rays: Rays, centre: Float[Array, "H 2"], z: float, radius: float) -> tuple[Bounds, Bounds]:
     """Between which x each row of rays meets flat discs at height z below the eye: the roots of a conic."""
     right, up, forward = rays.axes
     y = rays.y[None, :, :, 0]
@@ -168,7 +184,7 @@ def disc_rows(rays: Rays, centre: Float[Array, "H 2"], z: float, radius: float) 
     root = b * b - a * c
     middle, reach = -b / a, jnp.sqrt(jnp.maximum(root, 0)) / a
     meets = root > 0
-    return jnp.stack([jnp.where(meets, middle - reach, BIG), jnp.where(meets, middle + reach, -BIG)])
+    return jnp.where(meets, middle - reach, BIG), jnp.where(meets, middle + reach, -BIG)
 
 
 class Side(NamedTuple):

@@ -111,7 +111,7 @@ class Camera:
 
     def _overhead(self, size: int) -> Any:
         """A view fixed to the world, in which the robot is cast anew in every picture."""
-        view, options = look.TOP_DOWN, Options(self.mirror, look.PALETTES[self.palette])
+        view, options = look.TOP_DOWN, Options(self.mirror, look.PALETTES[self.palette], from_above=True)
         lens, pos, axes = _lens(view, size, self.samples), jnp.asarray(view.pos, jnp.float32), jnp.asarray(_axes(view))
 
         def draw(robot_pos: Any, robot_mat: Any, *scene: Any) -> Any:
@@ -145,6 +145,7 @@ class Options(NamedTuple):
 
     mirror: bool
     palette: look.Palette
+    from_above: bool = False
 
 
 class Scene(NamedTuple):
@@ -175,7 +176,7 @@ def _compose(lens: Lens, origin: Any, axes: Any, solid: Solid, scene: Scene, opt
     vase_paint = [fence(lambda key=key: raycast.face_shade(centre, planes, key)) for key in (near, far)]
     paint = fence(lambda: _paint(centre, checker, glow, scene, options.palette))
     pixels = [
-        fence(lambda k=k: _resolve(k, centre, layers, paint, vase_paint, solid, options.palette)) for k in range(3)
+        fence(lambda k=k: _resolve(k, centre, layers, paint, vase_paint, solid, options)) for k in range(3)
     ]
     return jnp.stack([plane.astype(jnp.uint8) for plane in pixels], -1)
 
@@ -238,21 +239,23 @@ def _texel(colour: look.Vec3) -> look.Vec3:
 
 
 def _resolve(
-    k: int, centre: Rays, layers: Any, paint: Any, vase_paint: Any, solid: Solid, palette: look.Palette
+    k: int, centre: Rays, layers: Any, paint: Any, vase_paint: Any, solid: Solid, options: Options
 ) -> Float[Array, "R C"]:
     """Channel k of each pixel: the mean over its samples, from what they meet and how that looks at the pixel's centre."""
-    sky = _sky(centre, palette)[k]
+    sky = _sky(centre, options.palette)[k]
     ahead = centre.light[0] * centre.light[0] + centre.light[1] * centre.light[1]
     # The visible half of a round side, seen from afar, faces the eye by pi/4 on average.
     side = look.AMBIENT + look.HEADLIGHT * jnp.sqrt(ahead) * np.float32(np.pi / 4)
     near, far = (jnp.minimum(look.VASE_COLOUR[k] * light + shine, 1)[0] for light, shine in vase_paint)
     goal, total = paint[4 if k == 1 else 3], jnp.zeros_like(paint[0])
+    # The flat top of a hazard throws the headlight back only to an eye above it.
+    shine = raycast.highlight(centre, centre.light[2], centre.direction(2))[0] if options.from_above else 0.0
     for code in layers:
         thing = code & ROBOT
         vase = jnp.where(code < FARTHER, near, far)
         colour = jnp.where(thing == FLOOR, paint[k], jnp.where(thing == VASE, vase, sky))
         colour = jnp.where(thing == ROBOT, solid.rgb[k], colour)
-        hazard = jnp.where((code & TOP) > 0, 1.0, side) if k == 2 else 0.0
+        hazard = jnp.where((code & TOP) > 0, 1.0, side) if k == 2 else shine
         total = total + _blend(colour, hazard, goal, *_passes(code))
     return jnp.floor(total * (255 / len(layers)) + 0.5)
 
@@ -348,13 +351,11 @@ def _wave(u: Any, level: Any) -> Any:
 
 
 def _sky(rays: Rays, palette: look.Palette) -> tuple[Any, Any, Any]:
-    """A flat colour, or MuJoCo's gradient from nadir to zenith on the faces of a cube."""
+    """A flat colour, or a gradient over the sine of the elevation, .45 of it to fit MuJoCo's on the sides of its cube."""
     low, high = palette.sky[1], palette.sky[0]
     if low == high:
         return low
-    x, y, z = (rays.direction(k)[0] for k in range(3))
-    rise = z / jnp.maximum(jnp.maximum(jnp.abs(x), jnp.abs(y)), 1e-6)
-    mix = jnp.clip(0.5 + jnp.sqrt(0.5) * rise / jnp.sqrt(1 + rise * rise), 0, 1)
+    mix = 0.5 + 0.45 * (rays.direction(2) * jax.lax.rsqrt(rays.x * rays.x + (rays.y * rays.y + 1)))[0]
     return low[0] + mix * (high[0] - low[0]), low[1] + mix * (high[1] - low[1]), low[2] + mix * (high[2] - low[2])
 
 

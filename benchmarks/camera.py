@@ -1,6 +1,6 @@
 """Frames per second of the ray-caster: prints one JSON line.
 
-    python benchmarks/camera.py --batch 1024 --hazards 8 --vases 1
+python benchmarks/camera.py --batch 1024 --hazards 8 --vases 1
 """
 
 from __future__ import annotations

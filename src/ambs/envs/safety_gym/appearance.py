@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Robot = Literal["point", "car"]
-PaletteName = Literal["safety_gymnasium", "openai"]
+from ambs.errors import UserError
+
 Vec3 = tuple[float, float, float]
 
 FLOOR_HALF = 3.5
@@ -43,7 +43,7 @@ class Palette:
     trim: Vec3
 
 
-PALETTES: dict[PaletteName, Palette] = {
+PALETTES: dict[str, Palette] = {
     "safety_gymnasium": Palette(
         floor=((0.859, 0.843, 0.765), (0.949, 0.914, 0.855)),
         sky=((0.004, 0.004, 0.0), (0.004, 0.004, 0.0)),
@@ -79,27 +79,37 @@ class View:
     fovy: float
 
 
-PARTS: dict[Robot, tuple[Part, ...]] = {
-    "point": (Part("sphere", (0, 0, 0), (0.1,)), Part("box", (0.1, 0, 0), (0.05, 0.05, 0.05), trim=True)),
+PARTS: dict[str, tuple[Part, ...]] = {
+    "point": (Part("sphere", (0.0, 0.0, 0.0), (0.1,)), Part("box", (0.1, 0.0, 0.0), (0.05, 0.05, 0.05), trim=True)),
     "car": (
-        Part("box", (0, 0, 0), (0.1, 0.1, 0.05)),
-        Part("box", (0, 0.15, 0), (0.1, 0.01, 0.05), trim=True),
-        Part("box", (0, 0.125, 0), (0.01, 0.025, 0.03), trim=True),
-        Part("box", (0, -0.165, 0), (0.05, 0.01, 0.05), trim=True),
-        Part("box", (0, -0.13, 0.04), (0.05, 0.03, 0.01), trim=True),
+        Part("box", (0.0, 0.0, 0.0), (0.1, 0.1, 0.05)),
+        Part("box", (0.0, 0.15, 0.0), (0.1, 0.01, 0.05), trim=True),
+        Part("box", (0.0, 0.125, 0.0), (0.01, 0.025, 0.03), trim=True),
+        Part("box", (0.0, -0.165, 0.0), (0.05, 0.01, 0.05), trim=True),
+        Part("box", (0.0, -0.13, 0.04), (0.05, 0.03, 0.01), trim=True),
         Part("cylinder", (-0.13, 0.1, -0.05), (0.05, 0.025)),
         Part("cylinder", (0.13, 0.1, -0.05), (0.05, 0.025)),
-        Part("sphere", (0, -0.1, -0.05), (0.05,)),
+        Part("sphere", (0.0, -0.1, -0.05), (0.05,)),
     ),
 }
 
 # Both tilt down by atan(.4) = 21.8 degrees; the Point drives along +x, the Car along -y.
-VISION: dict[Robot, View] = {
-    "point": View((0, 0, 0.15), (0, -1, 0), (0.4, 0, 1), 90.0),
-    "car": View((0, 0, 0.2), (-1, 0, 0), (0, -0.4, 1), 90.0),
+VISION: dict[str, View] = {
+    "point": View((0.0, 0.0, 0.15), (0.0, -1.0, 0.0), (0.4, 0.0, 1.0), 90.0),
+    "car": View((0.0, 0.0, 0.2), (-1.0, 0.0, 0.0), (0.0, -0.4, 1.0), 90.0),
 }
-CHASE: dict[Robot, View] = {
-    "point": View((-1.2, 0, 0.9), (0, -1, 0), (0.6, 0, 1), 60.0),
-    "car": View((0, 1.2, 0.9), (-1, 0, 0), (0, -0.6, 1), 60.0),
+CHASE: dict[str, View] = {
+    "point": View((-1.2, 0.0, 0.9), (0.0, -1.0, 0.0), (0.6, 0.0, 1.0), 60.0),
+    "car": View((0.0, 1.2, 0.9), (-1.0, 0.0, 0.0), (0.0, -0.6, 1.0), 60.0),
 }
-TOP_DOWN = View((0, 0, 9.0), (1, 0, 0), (0, 1, 0), 45.0)
+TOP_DOWN = View((0.0, 0.0, 9.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), 45.0)
+
+
+def check(robot: str, size: int, palette: str) -> None:
+    """Refuse an unknown robot or palette and an empty picture, each in a sentence."""
+    if robot not in PARTS:
+        raise UserError(f"robot={robot!r}: the camera knows {', '.join(map(repr, PARTS))}.")
+    if palette not in PALETTES:
+        raise UserError(f"palette={palette!r}: the camera knows {', '.join(map(repr, PALETTES))}.")
+    if size < 1:
+        raise UserError(f"size={size}: the picture's side in pixels must be at least 1.")

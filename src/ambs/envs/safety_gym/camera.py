@@ -1,9 +1,9 @@
-"""What a Safety Gym robot sees: an analytic ray-caster that agrees with MuJoCo's OpenGL pictures and needs no OpenGL."""
+"""What a Safety Gym robot sees: an analytic ray-caster that draws MuJoCo's pictures without OpenGL."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,12 @@ from jaxtyping import Float, Int32, UInt8
 
 from ambs.envs.safety_gym import appearance as look
 from ambs.envs.safety_gym import raycast
+from ambs.envs.safety_gym.checker import checker_mix
 from ambs.envs.safety_gym.raycast import FAR, Rays
 from ambs.errors import UserError
 
 # The usual four-sample pattern of OpenGL hardware and llvmpipe alike, in pixels right of and above the centre.
 SAMPLES = {1: ((0.0, 0.0),), 4: ((-0.125, -0.375), (0.375, -0.125), (-0.375, 0.125), (0.125, 0.375))}
-# Texels of MuJoCo's checker per tile.
-TEXELS = 50
 CLEAR = 1 - look.ALPHA
 # Codes of what a ray meets: bits 0-1 the opaque thing, 2-3 and 4-5 how many hazards before and behind the goal,
 # then the goal, whether the hazard shows its top, and whether the vase shows its pixel's farther face.
@@ -27,7 +26,7 @@ FLOOR, VASE, ROBOT, BEFORE, BEHIND, GOAL, TOP, FARTHER = 1, 2, 3, 4, 16, 64, 128
 
 
 class Lens(NamedTuple):
-    """Image-plane coordinates: of the samples `x[S, 1, C]`, `y[S, R, 1]`, of pixel centres, and of 2×2 quads' corners."""
+    """Image-plane coordinates of samples, `x[S, 1, C]` and `y[S, R, 1]`, of pixel centres and of 2×2 quads' corners."""
 
     x: np.ndarray
     y: np.ndarray
@@ -56,29 +55,31 @@ class Camera:
 
     def __init__(
         self,
-        robot: look.Robot,
+        robot: str,
         size: int = 64,
-        samples: Literal[1, 4] = 4,
+        samples: int = 4,
         mirror: bool = True,
-        palette: look.PaletteName = "safety_gymnasium",
+        palette: str = "safety_gymnasium",
     ) -> None:
-        _check(robot, size, samples, palette)
-        self.robot: look.Robot = robot
+        look.check(robot, size, palette)
+        if samples not in SAMPLES:
+            raise UserError(f"samples={samples}: the camera casts 1 or 4 rays per pixel.")
+        self.robot = robot
         self.size = size
         self.samples = samples
         self.mirror = mirror
-        self.palette: look.PaletteName = palette
+        self.palette = palette
         self._vision = jax.jit(self._mounted(look.VISION[robot], size))
         self._human: dict[tuple[str, int], Any] = {}
 
     def render(
         self,
-        robot_pos: Float[Array, "N 3"],
-        robot_mat: Float[Array, "N 3 3"],
-        goal: Float[Array, "N 2"] | None,
-        hazards: Float[Array, "N H 2"],
-        vase_pos: Float[Array, "N V 3"],
-        vase_mat: Float[Array, "N V 3 3"],
+        robot_pos: Float[Array | np.ndarray, "N 3"],
+        robot_mat: Float[Array | np.ndarray, "N 3 3"],
+        goal: Float[Array | np.ndarray, "N 2"] | None,
+        hazards: Float[Array | np.ndarray, "N H 2"],
+        vase_pos: Float[Array | np.ndarray, "N V 3"],
+        vase_mat: Float[Array | np.ndarray, "N V 3 3"],
     ) -> UInt8[Array, "N size size 3"]:
         """The robot's own view."""
         return self._vision(robot_pos, robot_mat, goal, hazards, vase_pos, vase_mat)
@@ -129,7 +130,7 @@ def _batched(draw: Any, *scene: Any) -> UInt8[Array, "N size size 3"]:
 
 
 def _fence(always: Any) -> Any:
-    """Compute a function's arrays on their own: XLA's CPU compiler keeps to the bounds of a branch, though not to its barriers."""
+    """Compute a function's arrays on their own: XLA on a CPU fuses across its barriers, but not out of a branch."""
     if jax.default_backend() != "cpu":
         return lambda function: function()
 
@@ -171,22 +172,18 @@ def _compose(lens: Lens, origin: Any, axes: Any, solid: Solid, scene: Scene, opt
     near, far = fence(lambda: raycast.face_range(vases))
     hazard_rows = fence(lambda: _hazard_rows(rays, scene.hazards))
     layers = fence(lambda: _layers(rays, vases, near, solid, hazard_rows, scene))
-    checker = fence(lambda: _checker(centre, _quads(lens, origin, axes)))
+    checker = fence(lambda: checker_mix(centre, _quads(lens, origin, axes)))
     glow = fence(lambda: _reflection(centre, scene, fence)) if options.mirror else None
     vase_paint = [fence(lambda key=key: raycast.face_shade(centre, planes, key)) for key in (near, far)]
     paint = fence(lambda: _paint(centre, checker, glow, scene, options.palette))
-    pixels = [
-        fence(lambda k=k: _resolve(k, centre, layers, paint, vase_paint, solid, options)) for k in range(3)
-    ]
+    pixels = [fence(lambda k=k: _resolve(k, centre, layers, paint, vase_paint, solid, options)) for k in range(3)]
     return jnp.stack([plane.astype(jnp.uint8) for plane in pixels], -1)
 
 
 def _hazard_rows(rays: Rays, hazards: Any) -> tuple[Any, Any, Any, Any]:
-    """Intervals of x in which each row meets each hazard at all, and its top. Its outline is that of a stack of discs."""
+    """Intervals of x in which each row meets each hazard at all (as a stack of discs), and its top."""
     radius, top = look.ROUND * look.HAZARD_RADIUS, look.HAZARD_Z + look.HAZARD_HALF_HEIGHT
-    discs = [
-        raycast.disc_rows(rays, hazards, top - i * look.HAZARD_HALF_HEIGHT, radius) for i in range(3)
-    ]
+    discs = [raycast.disc_rows(rays, hazards, top - i * look.HAZARD_HALF_HEIGHT, radius) for i in range(3)]
     left = jnp.minimum(jnp.minimum(discs[0][0], discs[1][0]), discs[2][0])
     right = jnp.maximum(jnp.maximum(discs[0][1], discs[1][1]), discs[2][1])
     return left, right, *discs[0]
@@ -210,9 +207,7 @@ def _layers(rays: Rays, vases: Any, near: Any, solid: Solid, rows: Any, scene: S
     hits, on_top = jnp.zeros_like(vases), jnp.zeros(vases.shape, bool)
     for k in range(scene.hazards.shape[0]):
         left, right, top_left, top_right = (bound[k, :, :, None] for bound in rows)
-        distance = _sorting_distance(
-            rays, scene.hazards[k], look.HAZARD_Z, look.HAZARD_RADIUS, look.HAZARD_HALF_HEIGHT
-        )
+        distance = _sorting_distance(rays, scene.hazards[k], look.HAZARD_Z, look.HAZARD_RADIUS, look.HAZARD_HALF_HEIGHT)
         layer = jnp.where(distance < goal_distance, BEFORE, BEHIND)
         hits = hits + jnp.where((rays.x > left) & (rays.x < right), layer, 0)
         on_top = on_top | ((rays.x > top_left) & (rays.x < top_right))
@@ -241,7 +236,7 @@ def _texel(colour: look.Vec3) -> look.Vec3:
 def _resolve(
     k: int, centre: Rays, layers: Any, paint: Any, vase_paint: Any, solid: Solid, options: Options
 ) -> Float[Array, "R C"]:
-    """Channel k of each pixel: the mean over its samples, from what they meet and how that looks at the pixel's centre."""
+    """Channel k: the mean over samples, from what they meet and how that looks at the pixel's centre."""
     sky = _sky(centre, options.palette)[k]
     ahead = centre.light[0] * centre.light[0] + centre.light[1] * centre.light[1]
     # The visible half of a round side, seen from afar, faces the eye by pi/4 on average.
@@ -312,46 +307,8 @@ def _reflection(centre: Rays, scene: Scene, fence: Any) -> tuple[Any, Any, Any]:
     return white, (1 - share) * light, share * look.REFLECTANCE * goal_light
 
 
-def _checker(rays: Rays, quads: tuple[Rays, Rays, Rays]) -> Float[Array, "1 R C"]:
-    """Share of the second floor colour, through OpenGL's mip maps.
-
-    The level of detail follows, as in OpenGL, from differences within each quad of 2×2 pixels (`quads`: a corner of it
-    and its neighbours in the row and in the column).
-    """
-    u, v = _tiles(rays)
-    (u0, v0), (ux, vx), (uy, vy) = (_tiles(corner) for corner in quads)
-    steps = [jnp.abs(ux - u0), jnp.abs(vx - v0), jnp.abs(uy - u0), jnp.abs(vy - v0)]
-    stretch = jnp.maximum(jnp.maximum(steps[0], steps[1]), jnp.maximum(steps[2], steps[3]))
-    detail = jnp.log2(jnp.maximum(TEXELS * stretch, 1e-3)) + 0.25
-    level = jnp.clip(jnp.floor(detail), 0, 6)
-    # llvmpipe, which drew the recorded frames, moves from one level to the next over half an octave.
-    part = jnp.clip(2 * (detail - level) - 1, 0, 1)
-    fine = _wave(u, level) * _wave(v, level)
-    return 0.5 + 0.5 * (fine + part * (_wave(u, level + 1) * _wave(v, level + 1) - fine))
-
-
-def _tiles(rays: Rays) -> tuple[Any, Any]:
-    """Where rays meet the floor, in tiles."""
-    t = -rays.origin[2] / jnp.minimum(rays.direction(2), -1e-5) / look.TILE
-    return rays.origin[0] / look.TILE + t * rays.direction(0), rays.origin[1] / look.TILE + t * rays.direction(1)
-
-
-def _wave(u: Any, level: Any) -> Any:
-    """A square wave (+1 on [0, 1), -1 on [1, 2)) as a mip level shows it: linear between texels, so its edges are ramps.
-
-    Levels have 100, 50, 25, 12, 6, 3 and 1 texels in two tiles; where the number is odd, a texel straddles the middle
-    edge and makes that ramp twice as wide.
-    """
-    steep = jnp.where(level < 2.5, 100.0, jnp.where(level < 5.5, 96.0, 0.0)) * jnp.exp2(-level)
-    middle = jnp.where((level == 2) | (level == 5), 0.5, 1.0) * steep
-    phase = u - 2 * jnp.floor(u / 2)
-    inside = 1 - jnp.abs(phase - 1)
-    size = jnp.minimum(jnp.minimum(inside * steep, (1 - inside) * middle), 1)
-    return jnp.where(phase < 1, size, -size)
-
-
 def _sky(rays: Rays, palette: look.Palette) -> tuple[Any, Any, Any]:
-    """A flat colour, or a gradient over the sine of the elevation, .45 of it to fit MuJoCo's on the sides of its cube."""
+    """A flat colour, or a gradient over .45 of the elevation's sine, close to MuJoCo's up to 45 degrees."""
     low, high = palette.sky[1], palette.sky[0]
     if low == high:
         return low
@@ -359,9 +316,7 @@ def _sky(rays: Rays, palette: look.Palette) -> tuple[Any, Any, Any]:
     return low[0] + mix * (high[0] - low[0]), low[1] + mix * (high[1] - low[1]), low[2] + mix * (high[2] - low[2])
 
 
-def _robot(
-    lens: Lens, robot: look.Robot, palette: look.Palette, origin: Any, axes: Any, pos: Any, mat: Any
-) -> Solid:
+def _robot(lens: Lens, robot: str, palette: look.Palette, origin: Any, axes: Any, pos: Any, mat: Any) -> Solid:
     """The robot at a pose, seen by a camera at `origin[3]` with `axes[3, 3]`."""
     rays = raycast.cast(lens.x, lens.y, origin, axes)
     t = jnp.full_like(rays.direction(0), FAR)
@@ -421,14 +376,3 @@ def _axes(view: look.View) -> Float[np.ndarray, "3 3"]:
     up = up - right * (up @ right)
     up = up / np.linalg.norm(up)
     return np.stack([right, up, np.cross(up, right)], axis=1).astype(np.float32)
-
-
-def _check(robot: str, size: int, samples: int, palette: str) -> None:
-    if robot not in look.PARTS:
-        raise UserError(f"robot={robot!r}: the camera knows {', '.join(map(repr, look.PARTS))}.")
-    if palette not in look.PALETTES:
-        raise UserError(f"palette={palette!r}: the camera knows {', '.join(map(repr, look.PALETTES))}.")
-    if samples not in SAMPLES:
-        raise UserError(f"samples={samples}: 1 or 4 rays per pixel.")
-    if size < 1:
-        raise UserError(f"size={size}: the picture's side in pixels must be at least 1.")

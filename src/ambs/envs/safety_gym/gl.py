@@ -30,10 +30,11 @@ class MujocoCamera:
     does not start.
     """
 
-    def __init__(self, robot: look.Robot, size: int = 64, palette: look.PaletteName = "safety_gymnasium") -> None:
-        self.robot: look.Robot = robot
+    def __init__(self, robot: str, size: int = 64, palette: str = "safety_gymnasium") -> None:
+        look.check(robot, size, palette)
+        self.robot = robot
         self.size = size
-        self.palette: look.PaletteName = palette
+        self.palette = palette
         self._scenes: dict[tuple[int, int, bool, int], tuple[Any, Any, Any]] = {}
 
     def render(
@@ -119,7 +120,7 @@ def _place(data: Any, robot_pos: Any, robot_mat: Any, goal: Any, hazards: Any, v
         data.mocap_pos[1 + n_vases + n_hazards, :2] = goal
 
 
-def scene_xml(robot: look.Robot, palette: look.PaletteName, hazards: int, vases: int, goal: bool, size: int) -> str:
+def scene_xml(robot: str, palette: str, hazards: int, vases: int, goal: bool, size: int) -> str:
     """MJCF of the visual scene: every object a mocap body, plus the cameras vision, chase and top_down."""
     colours = look.PALETTES[palette]
     flat = colours.sky[0] == colours.sky[1]

@@ -29,7 +29,7 @@ class Rays(NamedTuple):
     """A pinhole's bundle in the world frame.
 
     `origin` and `axes` (right, up, forward) are scalars; `x[S, 1, C]` and `y[S, R, 1]` place each ray on the image
-    plane at depth 1; `light` is the optical axis, along which the headlight shines. `reflected` rays came off the floor.
+    plane at depth 1; `light` is the optical axis, along which the headlight shines; `reflected` rays left the floor.
     """
 
     x: Any
@@ -46,7 +46,7 @@ class Rays(NamedTuple):
 
 
 class Faces(NamedTuple):
-    """Three planes per box that face the eye: `linear[V, 3, 3]` is n·(right, up, forward), `depth[V, 3]` their n·p - n·o.
+    """The three planes of each box towards the eye: `linear[V, 3, 3]` is n·(right, up, forward), `depth[V, 3]` n·(p - o).
 
     `light[V, 3]` is the diffuse light on them and `ahead[V, 3]` n·(optical axis). `back[V, 3]` is the offset of the
     planes behind them. A plane is in view where its depth is negative.
@@ -66,10 +66,10 @@ def cast(x: Any, y: Any, origin: Any, axes: Any) -> Rays:
 
 
 def mirrored(rays: Rays) -> Rays:
-    """The bundle as seen in the floor: the eye moves below it, the headlight stays where it was, as in OpenGL's pass."""
+    """The bundle as seen in the floor: the eye moves below it, the headlight stays, as in OpenGL's pass."""
     ox, oy, oz = rays.origin
-    axes = tuple((axis[0], axis[1], -axis[2]) for axis in rays.axes)
-    return rays._replace(origin=(ox, oy, -oz), axes=axes, reflected=True)
+    right, up, forward = ((axis[0], axis[1], -axis[2]) for axis in rays.axes)
+    return rays._replace(origin=(ox, oy, -oz), axes=(right, up, forward), reflected=True)
 
 
 def faces(rays: Rays, pos: Float[Array, "V 3"], mat: Float[Array, "V 3 3"], half: float) -> Faces:
@@ -117,7 +117,7 @@ def nearest_face(rays: Rays, planes: Faces, rows: tuple[Bounds, Bounds]) -> Int3
     limit = np.float32(1 / look.ZNEAR).view(np.int32)
     best = jnp.zeros((rays.x.shape[0], rays.y.shape[1], rays.x.shape[2]), jnp.int32)
     for v in range(count):
-        key = None
+        key: Any = None
         for k in range(3):
             a, b, c = (planes.linear[v, k, i] * scale[v, k] for i in range(3))
             inverse = a * rays.x + (b * rays.y + jnp.where(in_view[v, k], c, BIG))
@@ -288,7 +288,7 @@ def box(rays: Rays, pos: Any, mat: Any, half: tuple[float, float, float]) -> Sid
 
 
 def _ball_planes() -> Float[np.ndarray, "planes 4"]:
-    """Normals (not of unit length) and offsets of the unit ball's quads, each between two meridians and two parallels."""
+    """Normals (not of unit length) and offsets of the unit ball's quads, between meridians and parallels."""
     chord = np.cos(np.pi / look.SLICES)
     edges = np.pi * (np.arange(look.STACKS + 1) / look.STACKS - 0.5)
     tilt, azimuth = np.meshgrid((edges[1:] + edges[:-1]) / 2, (np.arange(look.SLICES) + 0.5) * 2 * np.pi / look.SLICES)

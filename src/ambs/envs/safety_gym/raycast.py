@@ -46,7 +46,7 @@ class Rays(NamedTuple):
 
 
 class Faces(NamedTuple):
-    """The three planes of each box towards the eye: `linear[V, 3, 3]` is n·(right, up, forward), `depth[V, 3]` n·(p - o).
+    """The three planes of each box towards the eye: `linear[V, 3, 3]` is n·(right, up, forward), `depth[V, 3]` n·(p-o).
 
     `light[V, 3]` is the diffuse light on them and `ahead[V, 3]` n·(optical axis). `back[V, 3]` is the offset of the
     planes behind them. A plane is in view where its depth is negative.

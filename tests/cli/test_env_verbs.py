@@ -40,7 +40,6 @@ def test_verify_prints_the_figures_as_json_and_judges(tmp_path, capsys):
 
 
 def test_play_writes_a_moving_picture(tmp_path, capsys):
-    pytest.importorskip("ambs.envs.safety_gym.camera")
     from PIL import Image
 
     video = tmp_path / "episode.gif"

@@ -22,13 +22,11 @@ def test_gymnasiums_checker_finds_nothing(env_id):
 
 
 def test_gymnasiums_checker_finds_nothing_in_pictures():
-    pytest.importorskip("ambs.envs.safety_gym.camera")
     env = gymnasium.make("ambs/PointGoal0-v0", observation="both", size=32, view_size=32, view="top_down", samples=1)
     check_env(env.unwrapped)
 
 
 def test_pictures_have_the_size_asked_for():
-    pytest.importorskip("ambs.envs.safety_gym.camera")
     env = make("CarGoal0", size=32, render_mode="rgb_array", view="chase", view_size=48, samples=1)
     image, _ = env.reset(seed=0)
     assert (image.shape, image.dtype) == ((32, 32, 3), np.uint8)

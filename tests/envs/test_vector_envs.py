@@ -123,7 +123,6 @@ def test_a_saved_state_goes_on_bit_by_bit():
 
 
 def test_pictures_come_in_one_batch_and_are_those_of_single_environments():
-    pytest.importorskip("ambs.envs.safety_gym.camera")
     envs = make_vector("PointGoal1", 2, size=32, samples=1, threads=1)
     images, _ = envs.reset(seed=0)
     assert (images.shape, images.dtype) == ((2, 32, 32, 3), np.uint8)

@@ -96,7 +96,7 @@ def test_the_goal_tints_the_sky_by_what_its_side_reflects(matte):
 def test_a_vase_hides_the_goal_behind_it_and_not_the_one_before_it(matte):
     row, column, _ = _pixel_towards((0, 0), (1.0, 0.0), z=0.1)
     vase = {"vases": [(1.0, 0.0, 0.1)]}
-    alone, behind, before = (_one(matte, **vase, goal=goal) for goal in (None, (1.6, 0), (0.6, 0)))
+    alone, behind, before = (_one(matte, **vase, goal=goal) for goal in ((0, -900), (1.6, 0), (0.6, 0)))
     assert np.array_equal(alone[row, column], behind[row, column])
     # The goal adds its green, and its highlight to all three alike.
     blue, faded = (float(image[row, column, 2]) - float(image[row, column, 0]) for image in (alone, before))
@@ -169,7 +169,7 @@ def test_inside_a_larger_jit(point):
     "options",
     [
         {"robot": "car", "samples": 1, "mirror": False},
-        {"robot": "point", "size": 33, "palette": "openai"},
+        {"robot": "point", "size": 33, "samples": 1, "palette": "openai"},
     ],
 )
 def test_options(options):
@@ -228,10 +228,10 @@ def _recorded(task):
     return data["frame"].reshape(-1, 64, 64, 3), tuple(array.astype(np.float32) for array in scene)
 
 
-def _scene(robot=(0, 0), goal=None, hazards=(), vases=(), turn=0.0):
+def _scene(robot=(0, 0), goal=(0, -900), hazards=(), vases=(), turn=0.0):
     """One scene: the robot looks along +x, vases are aligned with the axes; then the world turns about its origin.
 
-    Objects far away fill up to two hazards and one vase, so that most tests share one compilation.
+    Objects far away stand for a missing goal and fill up to two hazards and one vase: most tests share a compilation.
     """
     hazards = [*hazards, *[(0, -900)] * (2 - len(hazards))]
     vases = [*vases, *[(0, -900, 0.1)] * (1 - len(vases))]
@@ -240,12 +240,12 @@ def _scene(robot=(0, 0), goal=None, hazards=(), vases=(), turn=0.0):
     arrays = (
         spin([*robot, 0.1], 3),
         rotation[None],
-        None if goal is None else spin(goal, 2),
+        spin(goal, 2),
         spin(hazards, 2)[None],
         spin(vases, 3)[None],
         np.broadcast_to(rotation, (1, len(vases), 3, 3)),
     )
-    return tuple(None if array is None else np.asarray(array, np.float32) for array in arrays)
+    return tuple(np.asarray(array, np.float32) for array in arrays)
 
 
 def _one(camera, **scene):

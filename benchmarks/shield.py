@@ -57,7 +57,8 @@ def measure(options: argparse.Namespace) -> dict:
     for rule in ("fixed", "sequential"):
         config = ShieldConfig(rule=rule, traces=options.traces, horizon=options.horizon)
         parts = Parts(rollout(world.dynamics(), config.steps), seek_goal, keep_clear, env.psi, env.atoms, config)
-        decide = jax.jit(lambda key, s, a, parts=parts: shield(key, s, a, parts))
+        labels = jnp.zeros((options.envs, len(env.atoms)), bool)
+        decide = jax.jit(lambda key, s, a, parts=parts, labels=labels: shield(key, s, a, parts, labels))
         result[f"{rule}_ms"] = timed(lambda step, f=decide: f(at(keys, step), state, proposed), options.repeats)
         result[f"{rule}_traces_used"] = float(decide(at(keys, 0), state, proposed).traces_used.mean())
         result[f"{rule}_compilations"] = decide._cache_size()

@@ -4,6 +4,7 @@ The model is the true one, so this is bounded-prescience shielding: every overri
 itself would have produced.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ambs.envs.model import Step
 from ambs.envs.point_world import PointWorld, PointWorldEnv, State, keep_clear, seek_goal
-from ambs.report.statistics import mean_interval
+from ambs.report.statistics import mean_interval, share_interval
 from ambs.shield import Parts, ShieldConfig, rollout, shield
+from ambs.shield.estimate import trace_keys
 from ambs.streams import at, stream
 
 BATCH = 8
@@ -30,8 +33,17 @@ class Episodes(NamedTuple):
     traces: np.ndarray
     returns: np.ndarray
     goals: np.ndarray
-    worst: list[tuple[float, State, int]]
-    """Per episode: lowest p_safe at an override, the state there and its step."""
+    worst: list["Moment"]
+    """Per episode the override the shield was surest of."""
+
+
+class Moment(NamedTuple):
+    """A decision, with what is needed to play its futures again."""
+
+    p_safe: float
+    state: State
+    key: jax.Array | None
+    env: int
 
 
 def run(
@@ -53,6 +65,7 @@ def run(
         "episodes": episodes,
         "steps_per_episode": world.episode_steps,
         "seed": seed,
+        "shield": dataclasses.asdict(config),
         "shield_off": figures["off"],
         "shield_on": figures["on"],
         "violations_saved_per_episode": mean_interval(saved)._asdict(),
@@ -60,17 +73,19 @@ def run(
     }
     from ambs.report.demo_plot import draw
 
-    draw(world, recorded["off"], recorded["on"], imagined(world, recorded["on"], config, seed), out / "demo.png")
-    (out / "demo.json").write_text(json.dumps(result, indent=1))
+    draw(world, recorded["off"], recorded["on"], imagined(world, recorded["on"], config), out / "demo.png")
+    (out / "demo.json").write_text(json.dumps(result, indent=1, allow_nan=False))
     return result
 
 
 def _figures(part: Episodes) -> dict[str, Any]:
+    failed = part.violated.any(axis=1)
     return {
-        "violating_steps_per_episode": mean_interval(part.violated.sum(axis=1))._asdict(),
+        "episodes_with_violation": share_interval(int(failed.sum()), failed.size)._asdict(),
+        "violating_steps_per_episode": mean_interval(part.violated.sum(axis=1), least=0.0)._asdict(),
         "return_per_episode": mean_interval(part.returns)._asdict(),
-        "goals_per_episode": mean_interval(part.goals)._asdict(),
-        "override_rate": mean_interval(part.overridden.mean(axis=1))._asdict(),
+        "goals_per_episode": mean_interval(part.goals, least=0.0)._asdict(),
+        "override_rate": mean_interval(part.overridden.mean(axis=1), least=0.0, most=1.0)._asdict(),
         "traces_per_decision": float(part.traces.mean()),
         "violating_steps": int(part.violated.sum()),
         "steps": int(part.violated.size),
@@ -82,7 +97,7 @@ def drive(
 ) -> Episodes:
     """Episodes of the reckless policy, `BATCH` at a time; with a config, behind the shield."""
     batches = [
-        _drive_batch(world, seed + first, min(BATCH, episodes - first), config, on_step, first // BATCH, episodes)
+        _drive_batch(world, seed, range(first, min(first + BATCH, episodes)), config, on_step, episodes)
         for first in range(0, episodes, BATCH)
     ]
     return Episodes(
@@ -94,35 +109,39 @@ def drive(
 def _drive_batch(
     world: PointWorld,
     seed: int,
-    count: int,
+    numbers: range,
     config: ShieldConfig | None,
     on_step: Callable[[int, int], None],
-    batch: int,
     episodes: int,
 ) -> Episodes:
-    envs = [PointWorldEnv(world) for _ in range(count)]
-    for index, env in enumerate(envs):
-        env.reset(seed=seed + index)
+    """The episodes with these numbers, side by side; each has a seed of its own."""
+    envs = [PointWorldEnv(world) for _ in numbers]
+    for number, env in zip(numbers, envs, strict=True):
+        env.reset(seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
     decide = _decider(world, envs[0], config)
+    done = numbers.start // BATCH * world.episode_steps
     total = -(-episodes // BATCH) * world.episode_steps
-    keys = stream(seed, "shield")
+    batch_key = at(stream(seed, "drive"), numbers.start)
+    policy_keys, shield_keys = stream(batch_key, "policy"), stream(batch_key, "shield")
     positions = [np.stack([env.state.robot[:2] for env in envs])]
     rows: dict[str, list[np.ndarray]] = {"violated": [], "overridden": [], "traces": [], "reward": []}
-    worst: list[tuple[float, State, int]] = [(np.inf, env.state, 0) for env in envs]
+    worst = [Moment(np.inf, env.state, None, index) for index, env in enumerate(envs)]
     for step in range(world.episode_steps):
         state = jax.tree.map(lambda *parts: jnp.stack(parts), *(env.state for env in envs))
         labels = np.stack([world.labels(env.state) for env in envs])
-        action, overridden, p_safe, traces = jax.device_get(decide(at(keys, step), state, labels))
+        key = at(shield_keys, step)
+        outcome = jax.device_get(decide(at(policy_keys, step), key, state, labels))
+        action, overridden, p_safe, traces = outcome
         for index in map(int, np.flatnonzero(overridden & (traces > 0))):
-            if p_safe[index] < worst[index][0]:
-                worst[index] = (float(p_safe[index]), envs[index].state, step)
+            if p_safe[index] < worst[index].p_safe:
+                worst[index] = Moment(float(p_safe[index]), envs[index].state, key, index)
         results = [env.step(chosen) for env, chosen in zip(envs, action, strict=True)]
         rows["violated"].append(np.array([result[4]["cost"] > 0 for result in results]))
         rows["reward"].append(np.array([result[1] for result in results]))
         rows["overridden"].append(overridden)
         rows["traces"].append(traces)
         positions.append(np.stack([env.state.robot[:2] for env in envs]))
-        on_step(batch * world.episode_steps + step + 1, total)
+        on_step(done + step + 1, total)
     table = {name: np.stack(column, axis=1) for name, column in rows.items()}
     return Episodes(
         positions=np.stack(positions, axis=1),
@@ -136,18 +155,17 @@ def _drive_batch(
 
 
 def _decider(world: PointWorld, env: PointWorldEnv, config: ShieldConfig | None) -> Callable[..., Any]:
-    """(key, states, labels) -> executed actions, overridden, p_safe, traces used; compiled."""
+    """(policy key, shield key, states, labels) -> executed actions, overridden, p_safe, traces used; compiled."""
 
     def propose(key: jax.Array, state: State) -> jax.Array:
         return jax.vmap(seek_goal)(jax.random.split(key, state.robot.shape[0]), state)
 
-    def unshielded(key: jax.Array, state: State, _labels: jax.Array) -> Any:
-        action = propose(key, state)
+    def unshielded(policy_key: jax.Array, _shield_key: jax.Array, state: State, _labels: jax.Array) -> Any:
+        action = propose(policy_key, state)
         none = jnp.zeros(action.shape[0], int)
         return action, none > 0, jnp.ones(none.shape), none
 
-    def shielded(key: jax.Array, state: State, labels: jax.Array) -> Any:
-        policy_key, shield_key = jax.random.split(key)
+    def shielded(policy_key: jax.Array, shield_key: jax.Array, state: State, labels: jax.Array) -> Any:
         decision = shield(shield_key, state, propose(policy_key, state), parts, labels)
         return decision.action, decision.overridden, decision.p_safe, decision.traces_used
 
@@ -157,18 +175,29 @@ def _decider(world: PointWorld, env: PointWorldEnv, config: ShieldConfig | None)
     return jax.jit(shielded)
 
 
-def imagined(world: PointWorld, on: Episodes, config: ShieldConfig, seed: int, traces: int = 40) -> np.ndarray:
-    """Futures the shield saw where it was surest to override, for every episode: positions `[e, traces, steps + 1, 2]`."""
+def imagined(world: PointWorld, on: Episodes, config: ShieldConfig, traces: int = 40) -> np.ndarray:
+    """The futures behind the override the shield was surest of, in every episode: positions `[e, traces, steps + 1, 2]`.
+
+    They are played again from the keys of that decision, so these are the ones the shield saw.
+    """
     dynamics = world.dynamics()
 
-    def play(key: jax.Array, state: State) -> jax.Array:
-        def advance(state: State, step: jax.Array) -> tuple[State, jax.Array]:
-            arrival = dynamics(jax.random.fold_in(key, step), state, seek_goal(key, state)).state
-            return arrival, arrival.robot[:2]
+    def positions(key: jax.Array, state: State, action: jax.Array) -> Step:
+        arrival = dynamics(key, state, action)
+        return arrival._replace(labels=arrival.state.robot[None, :2])
 
-        _, path = jax.lax.scan(advance, state, jnp.arange(config.steps))
-        return jnp.concatenate([state.robot[None, :2], path])
+    play = rollout(positions, config.steps)
 
-    keys = jax.random.split(stream(seed, "picture"), traces)
-    many = jax.jit(jax.vmap(play, in_axes=(0, None)))
-    return np.stack([many(keys, jax.tree.map(jnp.asarray, state)) for _, state, _ in on.worst])
+    def futures(keys: jax.Array, state: State) -> jax.Array:
+        proposed = seek_goal(keys[0], state)
+        paths = jax.vmap(lambda key: play(stream(key, "roll"), state, proposed, seek_goal).labels[:, 0])(keys)
+        start = jnp.broadcast_to(state.robot[None, None, :2], (traces, 1, 2))
+        return jnp.concatenate([start, paths], axis=1)
+
+    many = jax.jit(futures)
+    result = []
+    for moment in on.worst:
+        key = stream(0, "unused") if moment.key is None else moment.key
+        keys = trace_keys(key, moment.env + 1, jnp.arange(traces))[moment.env]
+        result.append(many(keys, jax.tree.map(jnp.asarray, moment.state)))
+    return np.stack(result)

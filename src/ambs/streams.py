@@ -4,15 +4,17 @@ Each purpose (layouts, policy noise, shield, replay …) has its own stream, and
 differ only in the shield therefore meet the same worlds.
 """
 
+import numbers
 import zlib
 
 import jax
+import numpy as np
 from jaxtyping import Array, Int, Key
 
 
-def stream(seed: int | Key[Array, ""], name: str) -> Key[Array, ""]:
+def stream(seed: int | np.integer | Key[Array, ""], name: str) -> Key[Array, ""]:
     """The key of a named stream under a seed or a parent key."""
-    parent = jax.random.key(seed) if isinstance(seed, int) else seed
+    parent = jax.random.key(int(seed)) if isinstance(seed, numbers.Integral) else seed
     return jax.random.fold_in(parent, zlib.crc32(name.encode()))
 
 

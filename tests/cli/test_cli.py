@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -28,9 +27,6 @@ def test_help_is_quick_and_light():
     assert done.stdout.strip().endswith("[]")
     for verb in ("check", "demo", "guarantee"):
         assert verb in done.stdout
-    start = time.monotonic()
-    assert run("--help").returncode == 0
-    assert time.monotonic() - start < 10
 
 
 def test_guarantee_as_json(capsys):
@@ -71,10 +67,16 @@ def test_guarantee_as_a_table(capsys):
         (["guarantee", "--horizon", "0"], "horizon"),
         (["guarantee", "--safety-level", "nan"], "Δ"),
         (["guarantee", "--kl", "-1"], "at least 0"),
+        (["guarantee", "--kl", "inf"], "finite"),
+        (["guarantee", "--approximation-error", "1e-200"], "ε"),
+        (["guarantee", "--failure-probability", "1e-320"], "δ"),
+        (["guarantee", "--horizon", "1" + 400 * "0"], "horizon"),
+        (["demo", "--seed", "-1"], "--seed"),
+        (["demo", "--episodes", "1", "--out", "/dev/null/x"], "/dev/null"),
         (["check", "P>=0.9 [ G<=30 !hazrd ]", "--atoms", "hazard"], "unknown atom 'hazrd'; known atoms: hazard"),
         (["check", "a &"], "ends too early"),
         (["demo", "--episodes", "0"], "--episodes"),
-        (["demo", "--safety-level", "0"], "Δ"),
+        (["demo", "--safety-level", "0"], "must lie strictly between 0 and 1"),
     ],
 )
 def test_mistakes_get_a_sentence_and_code_2(args, says, capsys):
@@ -118,3 +120,4 @@ def test_demo(tmp_path, capsys):
     assert result["shield_off"]["violating_steps"] > 20
     assert result["shield_on"]["violating_steps"] <= result["shield_off"]["violating_steps"] / 10
     assert 0 < result["shield_on"]["override_rate"]["mean"] < 0.9
+    assert result["shield"]["semantics"] == "corrected"

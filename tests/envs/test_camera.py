@@ -64,6 +64,7 @@ def test_without_opengl_one_sentence_says_what_to_install(monkeypatch):
         raise ImportError("no\nlibrary")
 
     monkeypatch.setattr(gl.mujoco, "Renderer", broken)
+    monkeypatch.setattr(gl, "_failures", [])
     with pytest.raises(UserError, match=r"\(no library\): install libegl1 or libosmesa6 .* MUJOCO_GL=egl"):
         MujocoCamera("point").render(*_scene())
 

@@ -120,7 +120,8 @@ def estimate(world: PointWorld, state: State, policy, horizon: int, traces: int)
     parts = Parts(rollout(world.dynamics(), horizon), policy, keep_clear, env.psi, env.atoms, config)
     states = jax.tree.map(lambda part: jnp.asarray(part)[None], state)
     proposed = policy(stream(4, "policy"), jax.tree.map(jnp.asarray, state))[None]
-    decide = jax.jit(lambda key: shield(key, states, proposed, parts).p_safe[0])
+    labels = jnp.zeros((1, 2), bool)
+    decide = jax.jit(lambda key: shield(key, states, proposed, parts, labels).p_safe[0])
     calls = 20
     return float(np.mean([decide(at(stream(4, "shield"), call)) for call in range(calls)])), calls * traces
 

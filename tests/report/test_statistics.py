@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ambs.report.statistics import mean_interval
+from ambs.report.statistics import mean_interval, share_interval
 
 
 def test_by_hand():
@@ -24,6 +24,22 @@ def test_against_scipy():
     assert (found.low, found.high) == pytest.approx((exact.low, exact.high))
 
 
-def test_one_value_says_nothing_about_its_spread():
-    assert mean_interval(np.array([4.0])) == (4.0, -math.inf, math.inf)
+def test_no_spread_is_no_certainty():
+    assert mean_interval(np.array([4.0])) == (4.0, None, None)
+    assert mean_interval(np.zeros(16)) == (0.0, None, None)
+    assert str(mean_interval(np.zeros(16))) == "0"
     assert str(mean_interval(np.array([1, 2, 3]))).startswith("2 [")
+
+
+def test_intervals_stay_in_range():
+    found = mean_interval(np.array([0.0, 0.0, 0.1]), least=0.0, most=1.0)
+    assert found.low == 0
+    assert found.high is not None
+    assert 0 < found.high < 1
+
+
+def test_shares_by_hand():
+    # No success in 16: the upper limit solves (1 − p)^16 = .025.
+    found = share_interval(0, 16)
+    assert found.low == 0
+    assert found.high == pytest.approx(1 - 0.025 ** (1 / 16))

@@ -1,17 +1,21 @@
 """Non-finite numbers, injected anywhere on the shield's path: always an override, always a finite action."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ambs.envs.model import Step
+from ambs.errors import UserError
 from ambs.shield import Parts, Reason, ShieldConfig, Trace, rollout, shield, shield_with_deadline
 from ambs.streams import at, stream
 from tests.shield.worlds import ATOMS, PSI
 
 PLACES = (
-    "state", "proposed", "label", "continue", "flag", "later state", "policy action", "critic", "backup", "everything",
+    "state", "proposed", "label", "label of few traces", "continue", "flag", "later state", "final state", "policy action",
+    "critic", "backup", "everything",
 )  # fmt: skip
 BAD = (np.nan, np.inf, -np.inf)
 CONFIG = ShieldConfig(rolled=20, critics="max", traces=128)
@@ -24,13 +28,14 @@ def parts_with(spot: jax.Array, value: jax.Array, step: jax.Array) -> Parts:
         wanted = (spot == PLACES.index(name)) | (spot == PLACES.index("everything"))
         return jnp.where(wanted & here, value, healthy)
 
-    def dynamics(_key: jax.Array, state: jax.Array, action: jax.Array) -> Step:
+    def dynamics(key: jax.Array, state: jax.Array, _action: jax.Array) -> Step:
         clock = state[1] + 1
         now = clock == step
-        position = at_place("later state", state[0] + 0.0 * action[0], now)
+        position = at_place("later state", state[0], now)
         # A broken backup shows only where it is needed: there the world is risky.
         risk = jnp.where(spot == PLACES.index("backup"), 0.9, 0.001)
-        labels = jnp.stack([risk, at_place("label", risk, now)])[None]
+        few = jax.random.bernoulli(key, 0.005)
+        labels = jnp.stack([at_place("label of few traces", risk, few), at_place("label", risk, now)])[None]
         return Step(jnp.stack([position, clock]), labels, at_place("continue", jnp.ones(()), now))
 
     base = rollout(dynamics, CONFIG.steps)
@@ -38,7 +43,8 @@ def parts_with(spot: jax.Array, value: jax.Array, step: jax.Array) -> Parts:
     def play(key: jax.Array, state: jax.Array, action: jax.Array, policy: object) -> Trace:
         trace = base(key, state, action, policy)
         broken = (spot == PLACES.index("flag")) | (spot == PLACES.index("everything"))
-        return trace._replace(finite=trace.finite & ~(broken & (jnp.arange(CONFIG.steps) + 1 == step)))
+        finite = trace.finite & ~(broken & (jnp.arange(CONFIG.steps) + 1 == step))
+        return trace._replace(finite=finite, final_state=at_place("final state", trace.final_state))
 
     def policy(_key: jax.Array, state: jax.Array) -> jax.Array:
         return jnp.stack([at_place("policy action", jnp.array(0.1), state[1] == step), jnp.array(0.2)])
@@ -61,7 +67,7 @@ def decide(key, spot, value, step, env):
     state = jnp.where(poisoned & ((spot == PLACES.index("state")) | everything), value, state)
     proposed = jnp.full((envs, 2), 0.3)
     proposed = jnp.where(poisoned & ((spot == PLACES.index("proposed")) | everything), value, proposed)
-    return shield(key, state, proposed, parts_with(spot, value, step))
+    return shield(key, state, proposed, parts_with(spot, value, step), jnp.zeros((envs, 2), bool))
 
 
 def test_healthy_world_is_accepted():
@@ -106,15 +112,42 @@ def test_non_finite_backup_falls_back():
     config = ShieldConfig()
     broken = lambda _key, _state: jnp.array([jnp.nan, 1.0])  # noqa: E731
     parts = Parts(rollout(dynamics, config.steps), lambda _k, _s: jnp.zeros(2), broken, PSI, ATOMS, config)
-    decision = shield(stream(0, "shield"), jnp.zeros((3, 1)), jnp.ones((3, 2)), parts)
+    decision = shield(stream(0, "shield"), jnp.zeros((3, 1)), jnp.ones((3, 2)), parts, jnp.zeros((3, 2), bool))
     assert decision.overridden.all()
     assert decision.action.tolist() == [[0, 0]] * 3
+    # Finite as declared, infinite as an action.
+    with pytest.raises(UserError, match="single precision"):
+        dataclasses.replace(parts, fallback=np.array([1e39, 0.0]))
+    # A fallback that is computed is only known inside: zeros again.
+    late = jax.jit(
+        lambda bad: (
+            shield(
+                stream(0, "shield"),
+                jnp.zeros((3, 1)),
+                jnp.ones((3, 2)),
+                dataclasses.replace(parts, fallback=bad),
+                jnp.zeros((3, 2), bool),
+            ).action
+        )
+    )
+    assert late(jnp.array([jnp.inf, 1.0])).tolist() == [[0, 0]] * 3
+    assert late(jnp.array([0.5, 1.0])).tolist() == [[0.5, 1]] * 3
+
+
+@pytest.mark.parametrize("value", [-5.0, 7.0, 1.5])
+@pytest.mark.parametrize("place", ["label", "continue"])
+def test_numbers_that_are_no_probabilities_are_not_trusted(place, value):
+    decision = decide(stream(0, "shield"), PLACES.index(place), value, 5, 0)
+    assert (decision.reason == Reason.NON_FINITE).all()
+    assert decision.p_safe.tolist() == [0, 0, 0, 0]
+    assert decision.interval.tolist() == [[0, 1]] * 4
 
 
 @pytest.mark.parametrize("place", ["state", "label", "critic"])
 def test_deadline_path_fails_safe_too(place):
     parts = parts_with(jnp.array(PLACES.index(place)), jnp.array(jnp.nan), jnp.array(3))
     bad = jnp.nan if place == "state" else 0.0
-    decision = shield_with_deadline(parts, 1e9)(stream(0, "shield"), jnp.full((2, 2), bad), jnp.zeros((2, 2)))
+    decide = shield_with_deadline(parts, 1e9)
+    decision = decide(stream(0, "shield"), jnp.full((2, 2), bad), jnp.zeros((2, 2)), jnp.zeros((2, 2), bool))
     assert decision.overridden.all()
     assert np.isfinite(np.asarray(decision.action)).all()

@@ -20,6 +20,7 @@ KEY = stream(0, "shield")
 def run(parts: Parts, proposed=None, state=None, labels_now=None, key=KEY):
     proposed = jnp.array([[0.0, 0.1], [1.0, 0.1], [0.0, 0.3]]) if proposed is None else proposed
     state = jnp.zeros((proposed.shape[0], 1)) if state is None else state
+    labels_now = jnp.zeros((proposed.shape[0], 2), bool) if labels_now is None else labels_now
     return jax.jit(lambda key, state, proposed: shield(key, state, proposed, parts, labels_now))(key, state, proposed)
 
 
@@ -134,7 +135,7 @@ def test_cost_of_a_trace_against_the_threshold():
     gamma, cost = 0.997, 10.0
     # V(s_H) = γ^{k−1}·C for a violation k steps beyond H: the last one inside the horizon is k = 15, the first outside 16.
     inside, outside = gamma**14 * cost, gamma**15 * cost
-    assert evidence(nothing, short, critics=lambda _s: jnp.array([inside, 0.0]))[:2] == (16, -1)
+    assert evidence(nothing, short, critics=lambda _s: jnp.array([inside, 0.0]))[:2] == (16, -2)
     assert evidence(nothing, short, critics=lambda _s: jnp.array([outside, 0.0]))[0] == 0
     least = ShieldConfig(rolled=15, critics="min")
     assert evidence(nothing, least, critics=lambda _s: jnp.array([inside, 0.0]))[0] == 0
@@ -193,19 +194,25 @@ def test_nothing_recompiles():
 
 def test_deadline():
     """Cut after one chunk, what is undecided is overridden; the chunk that came late is dropped."""
-    proposed = jnp.array([[0.0, 0.0], [0.0015, 0.0]])
-    state = jnp.zeros((2, 1))
-    parts = coin_parts(0.0015, ShieldConfig())
-    unhurried = shield_with_deadline(parts, 1e9)(KEY, state, proposed)
+    proposed, state, labels = jnp.array([[0.0, 0.0], [0.04, 0.0]]), jnp.zeros((2, 1)), jnp.zeros((2, 2), bool)
+    parts = coin_parts(0.0, ShieldConfig())
+    unhurried = shield_with_deadline(parts, 1e9)(KEY, state, proposed, labels)
     plain = run(parts, proposed, state)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), unhurried, plain))
-    assert plain.traces_used[1] > 64
-    ticks = iter([0.0, 0.5, 2.0])
-    hurried = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, proposed)
-    assert hurried.reason.tolist() == [Reason.ACCEPTED, Reason.DEADLINE] or plain.traces_used[0] > 64
-    assert hurried.traces_used[1] == 64
-    assert hurried.overridden[1]
+    assert plain.traces_used.tolist()[0] == 64 < plain.traces_used.tolist()[1]
+    # Started at 0 with 1 s to go: the first chunk is there at .3, the second comes late at 1.2.
+    ticks = iter([0.0, 0.3, 1.2])
+    hurried = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, proposed, labels)
+    assert hurried.reason.tolist() == [Reason.ACCEPTED, Reason.DEADLINE]
+    assert hurried.traces_used.tolist() == [64, 64]
+    assert hurried.overridden.tolist() == [False, True]
     assert "time was up" in hurried.explain(1, ATOMS)
+    # A chunk took .6 s, so another one is not begun when .4 are left.
+    ticks = iter([0.0, 0.6, 0.6])
+    foresight = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, proposed, labels)
+    assert foresight.reason.tolist() == [Reason.ACCEPTED, Reason.DEADLINE]
+    with pytest.raises(UserError, match="deadline"):
+        shield_with_deadline(parts, float("nan"))
 
 
 def test_pytree_actions_and_integer_actions():
@@ -218,7 +225,7 @@ def test_pytree_actions_and_integer_actions():
     config = ShieldConfig()
     parts = Parts(rollout(dynamics, config.steps), policy, policy, PSI, ATOMS, config)
     proposed = {"risk": jnp.array([0.0, 1.0]), "push": jnp.array([3.0, 4.0])}
-    decision = shield(KEY, jnp.zeros((2, 1)), proposed, parts)
+    decision = shield(KEY, jnp.zeros((2, 1)), proposed, parts, jnp.zeros((2, 2), bool))
     assert decision.action["push"].tolist() == [3, 0]
 
 
@@ -231,11 +238,33 @@ def test_pytree_actions_and_integer_actions():
         ({"approximation_error": 0.2}, "must not exceed"),
         ({"traces": 100}, "multiple"),
         ({"discount": 0.0}, "discount"),
+        ({"discount": 1.0}, "discount"),
+        ({"cost": np.inf}, "cost"),
+        ({"label_threshold": np.nan}, "label_threshold"),
+        ({"label_threshold": (0.5, 2.0)}, "label_threshold"),
+        ({"threshold_exponent": -1000.0}, "threshold_exponent"),
+        ({"threshold_exponent": np.nan}, "threshold_exponent"),
+        ({"failure_probability": 5.0, "rule": "fixed"}, "failure probability"),
+        ({"failure_probability": np.nan}, "failure probability"),
+        ({"model_error": 7.0, "rule": "fixed"}, "model_error"),
+        ({"model_error": np.nan}, "model_error"),
+        ({"safety_level": 0.005, "approximation_error": 0.0045}, "never accept"),
+        ({"traces": 64, "model_error": 0.045}, "never accept"),
     ],
 )
 def test_impossible_settings_are_refused(change, says):
     with pytest.raises(UserError, match=says):
         ShieldConfig(**change)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("critics", "mean"), ("labels", "sampel"), ("rule", "fixd"), ("horizon", np.nan)]
+)
+def test_wrong_words_are_refused_without_a_type_checker_too(name, value):
+    config = ShieldConfig()
+    object.__setattr__(config, name, value)
+    with pytest.raises(UserError, match=name):
+        config.__post_init__()
 
 
 def test_misuse_is_told():
@@ -245,4 +274,63 @@ def test_misuse_is_told():
         run(coin_parts(0.0, ShieldConfig(), critics=lambda _state: jnp.zeros(2)))
     with pytest.raises(UserError, match="fallback"):
         coin_parts(0.0, ShieldConfig(), fallback=jnp.array([np.nan, 0.0]))
+    with pytest.raises(UserError, match="labels_now"):
+        shield(KEY, jnp.zeros((1, 1)), jnp.zeros((1, 2)), coin_parts(0.0, ShieldConfig()))
+    with pytest.raises(UserError, match="2 atoms"):
+        run(coin_parts(0.0, ShieldConfig(horizon=2), rollout_fn=script([[1], [1]])))
+    config = ShieldConfig(horizon=2, label_threshold=(0.5, 0.5, 0.5))
+    with pytest.raises(UserError, match="3 entries for 2 atoms"):
+        run(coin_parts(0.0, config, rollout_fn=script([[0.0, 0.0]] * 2, probabilities=True)))
     assert constant([1.0])(None, None).tolist() == [1]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, bool])
+def test_whole_numbers_are_labels_too(dtype):
+    """`hazard -> collision` is violated in every step; read as probabilities, every atom would seem to hold."""
+    labels = np.array([[1, 0]] * 3, dtype)
+    trace = script(labels)(None, jnp.zeros(1), None, None)._replace(labels=jnp.asarray(labels)[:, None])
+    psi = parse_formula("hazard -> collision", ATOMS)
+    found = judge(KEY, trace, psi=psi, atoms=ATOMS, config=ShieldConfig(horizon=3))
+    assert int(found.first_violation) == 1
+
+
+def test_continue_is_taken_by_its_mode_and_ties_count_as_going_on():
+    assert evidence([[0, 0], [1, 0]], continues=[0.5, 1.0])[0] == 2
+
+
+def test_seen_violations_do_not_depend_on_arithmetic():
+    """With critics on, a hard violation at the last imagined step counts, whatever the threshold's exponent."""
+    for exponent in (0.0, -0.5, -0.999):
+        config = ShieldConfig(critics="max", threshold_exponent=exponent)
+        assert evidence([[0, 0]] * 29 + [[1, 0]], config, critics=lambda _s: jnp.zeros(2))[:2] == (30, 0)
+
+
+def test_frames_of_a_step():
+    """Two frames at p = .5: P(any) is .75, the paper's clipped sum is 1."""
+    trace = script([[0.0, 0.0]], probabilities=True)(None, jnp.zeros(1), None, None)
+    trace = trace._replace(labels=jnp.array([[[0.5, 0.0], [0.5, 0.0]]]))
+    for frame_costs, flagged in (("any", False), ("sum", True)):
+        config = ShieldConfig(horizon=1, labels="mean", frame_costs=frame_costs)
+        found = judge(KEY, trace, psi=PSI, atoms=ATOMS, config=config)
+        assert (int(found.first_violation) > 0) == flagged
+
+
+def test_explanations_name_the_right_culprit():
+    critics = run(coin_parts(0.0, ShieldConfig(rolled=15, critics="max"), critics=lambda _s: jnp.full(2, 10.0)))
+    told = critics.explain(0, ATOMS, ShieldConfig(rolled=15, critics="max"))
+    assert "by a safety critic's estimate" in told
+    assert "no theorem applies" in told
+    mean = ShieldConfig(labels="mean")
+    expected = run(coin_parts(0.0, mean, rollout_fn=script([[0.04, 0.0]] * 30, probabilities=True)))
+    assert "critic" not in expected.explain(0, ATOMS)
+    never = run(coin_parts(0.0, ShieldConfig(), psi=parse_formula("false")), labels_now=jnp.zeros((3, 2), bool))
+    assert never.reason.tolist() == [Reason.ALREADY_UNSAFE] * 3
+    assert ShieldConfig().caveat == ""
+    assert "another property" in ShieldConfig(resample_first=True).caveat
+
+
+def test_backup_draws_from_a_stream_of_its_own():
+    parts = coin_parts(0.0, ShieldConfig(), backup=lambda key, _state: jax.random.uniform(key, (2,)))
+    decision = run(parts, jnp.array([[1.0, 0.0]] * 3))
+    expected = [jax.random.uniform(jax.random.fold_in(stream(KEY, "backup"), env), (2,)) for env in range(3)]
+    np.testing.assert_allclose(decision.action, np.stack(expected))

@@ -38,7 +38,7 @@ def test_simulator_as_model_gives_the_exact_value():
     observation, _ = env.reset(seed=0)
     before = env.get_state()
     state = jax.tree.map(lambda part: part[None], simulator_state(env, observation))
-    decision = shield(stream(0, "shield"), state, jnp.array([RIGHT]), parts)
+    decision = shield(stream(0, "shield"), state, jnp.array([RIGHT]), parts, jnp.zeros((1, 2), bool))
     policy = np.eye(5)[np.full(9, RIGHT)]
     exact = GRID.chain(policy).check(parse_property("P=? [ G<=3 !hazard ]"))[0]
     assert 0.1 < exact < 0.9
@@ -80,6 +80,35 @@ def test_wrapper_with_a_fast_model_of_your_own():
         violations[shielded] = costs
     assert violations[False] > 5
     assert violations[True] == 0
+
+
+class Blind(PointWorldEnv):
+    """Its observation does not show where the robot is."""
+
+    def _observe(self):
+        return super()._observe() * 0
+
+
+def test_nan_inside_a_snapshot_is_noticed():
+    env, twin = Blind(), Blind()
+    twin.reset(seed=0)
+    config = ShieldConfig(horizon=2, traces=64)
+    still = lambda _key, _state: jnp.zeros(2)  # noqa: E731
+    parts = Parts(rollout(simulator_dynamics(twin), 2), still, still, env.psi, env.atoms, config)
+    observation, _ = env.reset(seed=0)
+
+    def decide():
+        state = jax.tree.map(lambda part: part[None], simulator_state(env, observation * 0))
+        return shield(stream(0, "shield"), state, jnp.zeros((1, 2)), parts, jnp.zeros((1, 2), bool))
+
+    assert not decide().overridden[0]
+    env.state = env.state._replace(robot=np.full(4, np.nan, np.float32))
+    assert decide().reason[0] == Reason.NON_FINITE
+
+
+def test_the_environment_declares_its_fallback():
+    env, parts = grid_parts(ShieldConfig(horizon=2, traces=64))
+    assert Shielded(env, parts).parts.fallback == 4
 
 
 def test_an_environment_without_snapshots_is_named():

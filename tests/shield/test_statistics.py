@@ -23,7 +23,8 @@ def estimates(calls: int, envs: int = 500) -> np.ndarray:
     config = ShieldConfig(rule="fixed", horizon=STEPS, traces=TRACES)
     parts = coin_parts(RISK, config)
     state, proposed = jnp.zeros((envs, 1)), jnp.tile(jnp.array([[RISK, 0.0]]), (envs, 1))
-    decide = jax.jit(lambda key: shield(key, state, proposed, parts).p_safe)
+    labels = jnp.zeros((envs, 2), bool)
+    decide = jax.jit(lambda key: shield(key, state, proposed, parts, labels).p_safe)
     keys = stream(0, "shield")
     return np.concatenate([decide(at(keys, step)) for step in range(calls // envs)])
 
@@ -49,8 +50,8 @@ def test_estimates_are_binomial_and_within_theorem_1():
 
 def test_reused_keys_would_be_noticed(monkeypatch):
     """The mutant: every key serves two traces. Theorem 1's coverage still holds, so only the variance gives it away."""
-    honest = runtime._trace_keys
-    monkeypatch.setattr(runtime, "_trace_keys", lambda key, envs, traces: honest(key, envs, traces // 2))
+    honest = runtime.trace_keys
+    monkeypatch.setattr(runtime, "trace_keys", lambda key, envs, traces: honest(key, envs, traces // 2))
     values = estimates(5_000)
     assert np.mean(np.abs(values - MU) < 0.09) >= 0.99
     assert not variance_is_binomial(values)
@@ -69,6 +70,8 @@ def test_decisions_equal_exact_fractions():
         bar = 1 - Fraction(thousandths, 1000) + Fraction(margin, 1000)
         expected = [Fraction(m - violating, m) >= bar for violating in range(m + 1)]
         table = rule(config)
+        codes = np.asarray(judge_counts(table, 0, np.arange(m + 1)))
+        assert (codes == int(Reason.ACCEPTED)).tolist() == expected
         assert [violating <= table.accept[0] for violating in range(m + 1)] == expected
         assert [violating >= table.override[0] for violating in range(m + 1)] == [not accepted for accepted in expected]
 
@@ -97,7 +100,8 @@ def test_sequential_shield_behaves_as_computed(risk):
     config, envs = ShieldConfig(), 2000
     parts = coin_parts(risk, config)
     proposed = jnp.tile(jnp.array([[risk, 0.0]]), (envs, 1))
-    decision = jax.jit(lambda key: shield(key, jnp.zeros((envs, 1)), proposed, parts))(stream(1, "shield"))
+    labels = jnp.zeros((envs, 2), bool)
+    decision = jax.jit(lambda key: shield(key, jnp.zeros((envs, 1)), proposed, parts, labels))(stream(1, "shield"))
     test = config.betting_test()
     exact = characteristics(test.looks, test.thresholds(), (1 - risk) ** config.horizon)
     accepted = int((~decision.overridden).sum())
@@ -105,6 +109,21 @@ def test_sequential_shield_behaves_as_computed(risk):
     for look, accept, override in exact.stops:
         stopped = int((decision.traces_used == look).sum())
         assert stats.binomtest(stopped, envs, accept + override).pvalue > 1e-5
-    mu = (1 - risk) ** config.horizon
-    covered = (decision.interval[:, 0] <= mu) & (mu <= decision.interval[:, 1])
-    assert covered.mean() >= 0.99
+
+
+@pytest.mark.parametrize("mu", [0.5, 0.9, 0.95, 0.961, 0.98, 0.99, 0.999])
+def test_intervals_cover_at_whatever_look_the_rule_stops(mu):
+    """P(μ̂ inside the reported interval), exactly, by following the counts from look to look."""
+    table = rule(ShieldConfig())
+    going, before, covered = np.ones(1), 0, 0.0
+    for index, look in enumerate(table.looks):
+        counts = np.convolve(going, stats.binom.pmf(np.arange(look - before + 1), look - before, 1 - mu))
+        number = np.arange(counts.size)
+        stops = (number <= table.accept[index]) | (number >= table.override[index]) | (look == table.traces)
+        inside = (table.low[index, : look + 1] <= mu) & (mu <= table.high[index, : look + 1])
+        covered += counts[stops & inside].sum()
+        going, before = np.where(stops, 0.0, counts), look
+    assert covered >= 0.99
+    # What the shared δ buys: each look's own interval leaves out no more than an eighth of it.
+    single = stats.binomtest(50, 64).proportion_ci(1 - 0.01 / 8, "exact")
+    assert (table.low[0, 14], table.high[0, 14]) == pytest.approx((single.low, single.high), abs=1e-6)

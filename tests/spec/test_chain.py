@@ -43,7 +43,7 @@ def test_bad_chains_are_refused():
         with pytest.raises(UserError):
             Chain(matrix, np.zeros((2, 1), bool), atoms)
     with pytest.raises(UserError, match="value"):
-        Chain(np.eye(2), np.zeros((2, 1), bool), atoms).satisfies(parse_property("!P=? [ F a ]"))
+        Chain(np.eye(2), np.zeros((2, 1), bool), atoms).satisfies(~parse_property("P=? [ F a ]"))
 
 
 # An instantiated model lives in its instantiator's memory.

@@ -10,7 +10,20 @@ import pytest
 
 from ambs.envs.labels import violates
 from ambs.errors import UserError
-from ambs.spec import And, Atom, Atoms, Constant, Formula, FormulaError, Iff, Implies, Not, Or, parse_formula
+from ambs.spec import (
+    And,
+    Atom,
+    Atoms,
+    Constant,
+    Formula,
+    FormulaError,
+    Iff,
+    Implies,
+    Not,
+    Or,
+    parse_formula,
+    parse_property,
+)
 
 ABC = Atoms(("a", "b", "c"))
 ROWS = np.array(list(itertools.product([False, True], repeat=3)))
@@ -58,7 +71,7 @@ def test_the_papers_example():
     assert [str(part) for part in psi.conjuncts()] == ["!collision", "red_light -> stop"]
 
 
-NAMES = Atoms(("a", "b", "c", "G", "red light", "true", "état"))
+NAMES = Atoms(("a", "b", "c", "G", "red light", "true", "e\u0301tat"))
 
 
 def random_formula(rng: random.Random, leaves: int) -> Formula:
@@ -169,19 +182,30 @@ def test_fuzz_never_raises_anything_else():
     pieces = [
         *"()[]!&|¬∧∨⇒⇔<>=-?.0123456789\"' \n\t\x00ab", "true", "false", "not ", "and", "->", "<->", "P>=0.9 [ ", "G<=30 ",
         "F ", "U", "X", "P=?", "hazard", "é", "😀", "1e-3", "<=", " ]", "\u202e", "((", "))", "iff", "implies",
+        "P>=1e-999999999999 [ ", "9" * 60,
     ]  # fmt: skip
     accepted = 0
-    for _ in range(20_000):
+    for trial in range(20_000):
         text = "".join(rng.choice(pieces) for _ in range(rng.randint(0, 12)))
+        read = parse_formula if trial % 2 else parse_property
         try:
-            formula = parse_formula(text)
+            formula = read(text)
         except FormulaError as error:
             assert error.position is not None
             assert "(column " in str(error)
         else:
             accepted += 1
-            assert parse_formula(str(formula)) == formula
+            assert read(str(formula)) == formula
     assert 100 < accepted < 19_000
+
+
+def test_whole_numbers_are_truths_and_other_numbers_are_refused():
+    assert not parse_formula("!a").holds(np.array([1]), Atoms(("a",)))
+    assert parse_formula("a").holds(np.array([2], np.uint8), Atoms(("a",)))
+    with pytest.raises(FormulaError, match="true or false, got an array of float64"):
+        parse_formula("a").holds(np.array([0.4]), Atoms(("a",)))
+    with pytest.raises(FormulaError, match="last axis of 3 atoms"):
+        parse_formula("a").holds(jnp.zeros((4, 1), bool), ABC)
 
 
 def test_vocabulary():

@@ -50,6 +50,9 @@ def test_spellings():
         ("P>=0.9 F a", "'['"),
         ("P>=0.9 [ F a", "']'"),
         ("P=? [ F P=? [ F a ] ]", "outermost"),
+        ("P=? [ F (a & P=? [ F b ]) ]", "outermost"),
+        ("a & !P=? [ F b ]", "outermost"),
+        ("P>=1e-99999999999999999999 [ F a ]", "exponent"),
         ("P=? [ F<=3.5 a ]", "found '.'"),
         ("P=? [ F<=99999999999 a ]", "step bound"),
     ],
@@ -74,10 +77,18 @@ def satisfied(path: str, trace: list[tuple[bool, bool]]) -> bool:
             return any(b[i] and all(a[:i]) for i in range(3))
         case "(!a) U<=2 (a & b)":
             return any(a[i] and b[i] and not any(a[:i]) for i in range(3))
+        case "X (a | !a)" | "G<=2 true" | "F<=2 (b | !b)":
+            return True
+        case "X (a & !a)" | "F<=2 false" | "a U<=2 (b & !b)":
+            return False
     raise AssertionError(path)
 
 
-@pytest.mark.parametrize("path", ["X a", "F<=2 a", "G<=2 a", "a U<=2 b", "(!a) U<=2 (a & b)"])
+@pytest.mark.parametrize(
+    "path",
+    ["X a", "F<=2 a", "G<=2 a", "a U<=2 b", "(!a) U<=2 (a & b)", "X (a | !a)", "G<=2 true", "F<=2 (b | !b)", "X (a & !a)",
+     "F<=2 false", "a U<=2 (b & !b)"],
+)  # fmt: skip
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
 def test_bounded_operators_on_prefixes(path, length):
     formula = parse_property(f"P=? [ {path} ]")
@@ -109,6 +120,14 @@ def test_unbounded_operators_on_prefixes():
     assert verdicts("F a") == [true, true, undecided]
     assert verdicts("a U b") == [undecided, false, false]
     assert verdicts("F b") == [undecided] * 3
+
+
+def test_a_trace_has_at_least_one_state():
+    formula = parse_property("P=? [ G a ]")
+    assert isinstance(formula, Probability)
+    with pytest.raises(FormulaError, match="at least one state"):
+        formula.path.on_traces(np.zeros((0, 2), bool), AB)
+    assert parse_property("P=? [ G true ]").path.on_traces(np.zeros((1, 2), bool), AB) == Verdict.TRUE
 
 
 def test_traces_cannot_settle_nested_probabilities():

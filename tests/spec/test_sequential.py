@@ -105,6 +105,7 @@ def test_peeking_at_clopper_pearson_is_not_valid():
         ({"safety_level": 0.1, "epsilon": 0.05, "delta": 0.0}, "δ"),
         ({"safety_level": 0.1, "epsilon": 0.05, "delta": 0.1, "model_error": 0.05}, "kept for the model"),
         ({"safety_level": 0.1, "epsilon": 0.05, "delta": 0.1, "cap": 100}, "multiple"),
+        ({"safety_level": 0.005, "epsilon": 0.0045, "delta": 0.01}, "could never accept.*1021"),
     ],
 )
 def test_impossible_settings_are_refused(settings, says):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ class Demo:
 
         if self.episodes < 1:
             raise UserError(f"--episodes must be at least 1, got {self.episodes}")
-        error = 0.9 * self.safety_level
+        if self.seed < 0:
+            raise UserError(f"--seed must be at least 0, got {self.seed}")
+        error = float(Decimal("0.9") * Decimal(str(self.safety_level)))
         config = ShieldConfig(safety_level=self.safety_level, approximation_error=error, horizon=self.horizon)
         console = Console()
         console.print("Driving straight at the goal through a field of hazards, first without a shield, then with one.")
@@ -59,6 +62,7 @@ def _print(console: Any, result: dict[str, Any]) -> None:
     for column in ("", "shield off", "shield on"):
         table.add_column(column)
     rows = (
+        ("episodes with a violation (share)", "episodes_with_violation"),
         ("violating steps per episode", "violating_steps_per_episode"),
         ("return per episode", "return_per_episode"),
         ("goals per episode", "goals_per_episode"),
@@ -73,5 +77,7 @@ def _print(console: Any, result: dict[str, Any]) -> None:
     console.print("Wrote " + " and ".join(result["files"]), soft_wrap=True, highlight=False)
 
 
-def _interval(values: dict[str, float]) -> str:
+def _interval(values: dict[str, float | None]) -> str:
+    if values["low"] is None:
+        return f"{values['mean']:.3g}"
     return f"{values['mean']:.3g} [dim]\\[{values['low']:.3g}, {values['high']:.3g}][/]"

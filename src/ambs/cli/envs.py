@@ -40,5 +40,5 @@ def describe(spec: Any) -> dict[str, str]:
     if "task" in spec.kwargs:
         task = TASKS[spec.kwargs["task"]]
         return {"id": spec.id, "psi": task.psi, "summary": task.summary}
-    env = load_env_creator(spec.entry_point)()
+    env: Any = load_env_creator(spec.entry_point)()
     return {"id": spec.id, "psi": str(env.psi), "summary": env.summary}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,7 @@ class Guarantee:
         """Print the table or the JSON object."""
         report = guarantee(self)
         if self.json:
-            print(json.dumps(report))
+            print(json.dumps(report, allow_nan=False))
         else:
             _print_table(self, report)
         return 0
@@ -44,12 +45,13 @@ class Guarantee:
 
 def guarantee(settings: Guarantee) -> dict[str, Any]:
     """Everything the table shows, as plain values."""
+    from ambs.errors import UserError
     from ambs.spec import bounds
 
     level, epsilon = settings.safety_level, settings.approximation_error
     delta, horizon, traces = settings.failure_probability, settings.horizon, settings.traces
-    if settings.kl is not None:
-        bounds.state_divergence_bound(settings.kl)
+    if settings.kl is not None and not math.isfinite(bounds.state_divergence_bound(settings.kl)):
+        raise UserError(f"--kl must be a finite number of nats, got {settings.kl}")
     accept = bounds.accept_count(level, epsilon, traces)
     report: dict[str, Any] = {
         "settings": {

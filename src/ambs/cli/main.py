@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -29,6 +30,9 @@ Verb = (
 
 def main(args: list[str] | None = None) -> None:
     """Run one verb; a user's mistake gets a sentence and exit code 2, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     verb = tyro.cli(
         Verb,
         prog="ambs",
@@ -40,6 +44,9 @@ def main(args: list[str] | None = None) -> None:
         code = verb.run()
     except UserError as error:
         print(f"ambs: {error}", file=sys.stderr)
+        code = 2
+    except OSError as error:
+        print(f"ambs: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         print("\nambs: stopped", file=sys.stderr)

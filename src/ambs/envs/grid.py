@@ -114,6 +114,9 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012  (Gymnasium's own attribute)
     summary = "A slippery grid with hazards and a goal; its PCTL values are known exactly."
 
+    fallback_action = np.array(4)
+    """Stay, if all else fails."""
+
     def __init__(self, grid: Grid | None = None, spec: str = "!hazard", render_mode: str | None = None) -> None:
         self.render_mode = check_render_mode(render_mode)
         self.grid = grid or Grid()

@@ -99,7 +99,7 @@ class PointWorld:
         """The true model for a shield: (key, State, action) -> Step."""
 
         def step(key: Key[Array, ""], state: State, action: Any) -> Step:
-            following, _, labels = self.advance(state, action, jax.random.normal(key, (2,)))
+            following, _, labels = self.advance(state, action, jax.random.normal(key, (2,), state.robot.dtype))
             return Step(following, labels[None], jnp.ones(()))
 
         return step
@@ -227,23 +227,25 @@ def seek_goal(_key: Key[Array, ""], state: State) -> Array:
 
 
 def keep_clear(_key: Key[Array, ""], state: State) -> Array:
-    """A backup policy: slowly past the next hazard in the way, at a distance, and away from any that is near."""
+    """A backup policy: slowly along the heading nearest to the goal's that stays clear of hazards, and away from near ones."""
     position, velocity = state.robot[:2], state.robot[2:]
-    ahead, to_goal = _unit(state.goal - position)
-    relative = state.hazards - position[None]
-    along = (relative * ahead[None]).sum(axis=-1, keepdims=True)
-    beside = relative - along * ahead[None]
-    outward, offset = _unit(-beside)
-    in_the_way = (along > -0.1) & (along < to_goal[None]) & (offset < 0.5)
-    nearest = jnp.argmin(jnp.where(in_the_way, along, jnp.inf))
-    detour, _ = _unit(jnp.maximum(along[nearest], 0.0) * ahead + (0.5 - offset[nearest]) * outward[nearest])
-    course = jnp.where(in_the_way.any(), detour, ahead)
-    away, distance = _unit(-relative)
-    push = (jnp.exp(-(distance - 0.3) / 0.06) * away).sum(axis=0)
+    ahead = _unit(state.goal - position)
+    if not state.hazards.shape[0]:
+        return jnp.clip(4.0 * (0.6 * ahead - velocity), -1.0, 1.0)
+    angles = jnp.linspace(0, 2 * jnp.pi, 32, endpoint=False)
+    headings = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+    reach = jnp.array([0.2, 0.4, 0.6, 0.8])
+    probes = position[None, None] + reach[None, :, None] * headings[:, None]
+    gaps = probes[:, :, None] - state.hazards[None, None]
+    clearance = jnp.sqrt((gaps**2).sum(axis=-1)).min(axis=(1, 2))
+    progress = (headings * ahead[None]).sum(axis=-1)
+    # Among clear headings the most progress; if none is clear, the clearest.
+    course = headings[jnp.argmax(jnp.where(clearance > 0.36, 10 + progress, clearance))]
+    away = position[None] - state.hazards
+    distance = jnp.sqrt((away**2).sum(axis=-1, keepdims=True) + 1e-12)
+    push = (jnp.exp(-(distance - 0.3) / 0.05) * away / distance).sum(axis=0)
     return jnp.clip(4.0 * (0.6 * course + push - velocity), -1.0, 1.0)
 
 
-def _unit(vectors: Array) -> tuple[Array, Array]:
-    """Vectors on the last axis as direction and length `[..., 1]`."""
-    length = jnp.sqrt((vectors**2).sum(axis=-1, keepdims=True) + 1e-12)
-    return vectors / length, length
+def _unit(vector: Array) -> Array:
+    return vector / jnp.sqrt((vector**2).sum() + 1e-12)

@@ -25,7 +25,7 @@ def draw(world: Any, off: Any, on: Any, futures: np.ndarray, file: Path) -> None
     shown = int(np.argmax(np.where(usual, saved, -np.inf)))
     figure, axes = plt.subplots(1, 2, figsize=(10.4, 5.6), layout="constrained")
     for axis, part, title in ((axes[0], off, "shield off"), (axes[1], on, "shield on")):
-        _scene(axis, world, on.worst[shown][1], int(part.goals[shown]) + 1)
+        _scene(axis, world, on.worst[shown].state, int(part.goals[shown]) + 1)
         path = part.positions[shown]
         axis.plot(*path.T, color=PATH, lw=0.9, zorder=3)
         hit = np.flatnonzero(part.violated[shown])

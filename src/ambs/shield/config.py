@@ -1,10 +1,11 @@
 """Settings of the shield. `ShieldConfig()` is the `corrected` semantics, `paper_semantics()` what the paper's code did."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from ambs.errors import UserError
-from ambs.spec.bounds import accept_count
+from ambs.spec.bounds import LARGEST, accept_count, delta_achieved, epsilon_achieved
 from ambs.spec.sequential import BettingTest, betting_test
 
 
@@ -12,6 +13,8 @@ from ambs.spec.sequential import BettingTest, betting_test
 class ShieldConfig:
     """When an action is accepted (Alg. 2). Defaults: the paper's Δ, ε, δ, T, m; sequential rule; all T steps rolled out."""
 
+    semantics: Literal["corrected", "paper"] = "corrected"
+    """What these settings follow: the paper with its slips repaired, or what its code did. A name only; the fields decide."""
     safety_level: float = 0.1
     """Δ: an accepted action keeps Ψ for the whole horizon with probability at least 1 − Δ."""
     approximation_error: float = 0.09
@@ -46,10 +49,15 @@ class ShieldConfig:
     """Whether s_0 must satisfy Ψ too (G≤T); if it does not, override at once."""
     resample_first: bool = False
     """Whether each trace draws its own first action; then the executed action itself is never checked."""
+    frame_costs: Literal["any", "sum"] = "any"
+    """Expected cost of a step of several frames: C·P(Ψ fails in any), or the frames' costs summed and clipped to C."""
 
     def __post_init__(self) -> None:
-        if self.horizon < 1:
-            raise UserError(f"the horizon T must be at least 1, got {self.horizon}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UserError(f"{name} must be one of {', '.join(map(str, choices))}, got {getattr(self, name)!r}")
+        if not 1 <= self.horizon <= LARGEST:
+            raise UserError(f"the horizon T must be a whole number of at least 1, got {self.horizon}")
         if self.rolled is not None and not 1 <= self.rolled <= self.horizon:
             raise UserError(
                 f"the rolled-out steps must lie between 1 and the horizon {self.horizon}, got {self.rolled}"
@@ -58,8 +66,17 @@ class ShieldConfig:
             raise UserError(
                 f"only {self.steps} of {self.horizon} steps are rolled out: set critics to max or min to judge the rest"
             )
-        if not 0 < self.discount <= 1 or not self.cost > 0:
-            raise UserError(f"discount must lie in (0, 1] and cost above 0, got {self.discount} and {self.cost}")
+        if not 0 < self.discount < 1 or not 0 < self.cost < math.inf:
+            raise UserError(f"discount must lie in (0, 1) and cost above 0, got {self.discount} and {self.cost}")
+        if not -1 < self.threshold_exponent <= 0:
+            raise UserError(f"threshold_exponent must lie in (-1, 0], got {self.threshold_exponent}")
+        thresholds = self.label_threshold if isinstance(self.label_threshold, tuple) else (self.label_threshold,)
+        if not all(0 < threshold <= 1 for threshold in thresholds):
+            raise UserError(f"label_threshold must lie in (0, 1], got {self.label_threshold}")
+        delta_achieved(self.traces, self.approximation_error)
+        epsilon_achieved(self.traces, self.failure_probability)
+        if not 0 <= self.model_error < self.approximation_error:
+            raise UserError(f"model_error must lie in [0, approximation_error), got {self.model_error}")
         accept_count(self.safety_level, self.approximation_error, self.traces)
         if self.rule == "sequential":
             self.betting_test()
@@ -79,6 +96,17 @@ class ShieldConfig:
         """Cost above which a trace counts as violating (Alg. 2, with the boundary moved off float32's doubt)."""
         return float(self.discount ** (self.horizon + self.threshold_exponent) * self.cost)
 
+    @property
+    def caveat(self) -> str:
+        """What the theorems do not cover at these settings; empty if they speak of exactly this shield."""
+        if self.critics is not None:
+            return "critics judge the steps beyond the imagined ones: the estimate is biased and no theorem applies"
+        if self.labels == "mean":
+            return "traces are judged by expected cost: the estimate is biased and no theorem applies"
+        if self.resample_first or not self.check_initial:
+            return "the proposed action or the current state is not checked: the theorems speak of another property"
+        return ""
+
     def betting_test(self) -> BettingTest:
         """The sequential rule's test."""
         return betting_test(
@@ -91,9 +119,19 @@ class ShieldConfig:
         )
 
 
+_CHOICES = {
+    "semantics": ("corrected", "paper"),
+    "rule": ("sequential", "fixed"),
+    "labels": ("mode", "sample", "mean"),
+    "critics": (None, "max", "min"),
+    "frame_costs": ("any", "sum"),
+}
+
+
 def paper_semantics() -> ShieldConfig:
     """What the authors' code did: 15 steps and critics, fixed m, expected costs, first action re-drawn per trace."""
     return ShieldConfig(
+        semantics="paper",
         rule="fixed",
         labels="mean",
         rolled=15,
@@ -101,4 +139,5 @@ def paper_semantics() -> ShieldConfig:
         threshold_exponent=0.0,
         check_initial=False,
         resample_first=True,
+        frame_costs="sum",
     )

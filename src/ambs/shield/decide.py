@@ -7,13 +7,14 @@ at or above another, and overrides at its last look whatever it has not accepted
 import enum
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ambs.shield.config import ShieldConfig
+from ambs.shield.estimate import CRITIC, NO_ATOM
 from ambs.spec.bounds import accept_count, clopper_pearson
 from ambs.spec.formula import Atoms
 
@@ -76,7 +77,7 @@ def _with_intervals(looks: tuple[int, ...], thresholds: tuple[tuple[int, int], .
     return Rule(looks, accept, override, low, high)
 
 
-def judge_counts(rule: Rule, look: Int[Array, ""], violating: Int[Array, "envs"]) -> Int[Array, "envs"]:
+def judge_counts(rule: Rule, look: Any, violating: Any) -> Int[Array, "envs"]:
     """The reason with which the rule stops at its look number `look`, or UNDECIDED; an integer comparison."""
     accepted = violating <= jnp.asarray(rule.accept)[look]
     rejected = violating >= jnp.asarray(rule.override)[look]
@@ -110,7 +111,8 @@ class Decision(NamedTuple):
     p_safe: Float[Array, "envs"]
     """Share of the drawn traces that satisfy Ψ all along: μ̃."""
     interval: Float[Array, "envs 2"]
-    """Exact 1 − δ interval for the model's μ̂, valid although the rule chooses when to stop."""
+    """Exact 1 − δ interval for the chance that a trace is judged safe, valid although the rule chooses when to stop. That
+    chance is the model's μ̂ only where `ShieldConfig.caveat` is empty."""
     traces_used: Int[Array, "envs"]
     violating: Int[Array, "envs"]
     reason: Int[Array, "envs"]
@@ -118,12 +120,16 @@ class Decision(NamedTuple):
     first_violation: Int[Array, "envs traces"]
     """Per trace: step of the first violation, 0 none, H + 1 expected by a critic only, −1 not drawn."""
     atom: Int[Array, "envs traces"]
-    """Per trace: index of the atom that broke Ψ, −1 none."""
+    """Per trace: index of the atom that broke Ψ, −1 none, −2 a critic."""
     proposed: PyTree
     """What the task policy wanted."""
 
-    def explain(self, env: int, atoms: Atoms) -> str:
-        """One sentence on the decision for environment number `env`."""
+    def explain(self, env: int, atoms: Atoms, config: ShieldConfig | None = None) -> str:
+        """One sentence on the decision for environment number `env`; with the config, what the theorems do not cover."""
+        sentence = self._sentence(env, atoms)
+        return f"{sentence} ({config.caveat})" if config is not None and config.caveat else sentence
+
+    def _sentence(self, env: int, atoms: Atoms) -> str:
         reason = Reason(int(self.reason[env]))
         used, violating = int(self.traces_used[env]), int(self.violating[env])
         counted = f"{violating} of {used} imagined futures break the safety formula"
@@ -139,10 +145,15 @@ class Decision(NamedTuple):
         text = f"override: {counted}"
         if steps.size:
             codes = np.asarray(self.atom[env])[first > 0]
-            names = [atoms.names[code] if code >= 0 else "a safety critic's estimate" for code in np.unique(codes)]
-            text += f", first after {steps.min()} steps (median {int(np.median(steps))}), by {' and '.join(names)}"
+            names = [_culprit(int(code), atoms) for code in np.unique(codes)[::-1] if code != NO_ATOM]
+            by = f", by {' and '.join(names)}" if names else ""
+            text += f", first after {steps.min()} steps (median {int(np.median(steps))}){by}"
         extra = {
             Reason.NOT_SHOWN_SAFE: "; that is not enough evidence to accept",
             Reason.DEADLINE: "; time was up before the evidence sufficed",
         }
         return text + extra.get(reason, "")
+
+
+def _culprit(code: int, atoms: Atoms) -> str:
+    return "a safety critic's estimate" if code == CRITIC else atoms.names[code]

@@ -17,12 +17,14 @@ from ambs.envs.model import Dynamics
 from ambs.errors import UserError
 from ambs.shield.config import ShieldConfig
 from ambs.spec.formula import Atoms, Formula
+from ambs.streams import stream
 
 Policy = Callable[[Key[Array, ""], Any], Any]
 Critics = Callable[[Any], Float[Array, "critics"]]
 
 NOT_DRAWN = -1
 SAFE = 0
+NO_ATOM, CRITIC = -1, -2
 
 
 class Trace(NamedTuple):
@@ -43,7 +45,7 @@ class Evidence(NamedTuple):
     first_violation: Int[Array, "*traces"]
     """Step of the first violation; 0: none; H + 1: only a critic expects one; −1: trace not drawn."""
     atom: Int[Array, "*traces"]
-    """Index of the atom that broke Ψ there, −1 if none did."""
+    """Index of the atom that broke Ψ there; −1: no single one; −2: a critic's estimate."""
     finite: Bool[Array, "*traces"]
     """False if any non-finite value took part."""
 
@@ -66,6 +68,12 @@ def rollout(dynamics: Dynamics, steps: int) -> RolloutFn:
     return play
 
 
+def trace_keys(key: Key[Array, ""], envs: int, traces: Int[Array, "chunk"]) -> Key[Array, "envs chunk"]:
+    """One key per environment and trace number: the same trace whatever the rule, the chunk or the number of looks."""
+    env_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(key, "traces"), jnp.arange(envs))
+    return jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))(env_keys, traces)
+
+
 def sample(
     keys: Key[Array, "envs traces"],
     state: PyTree,
@@ -81,10 +89,11 @@ def sample(
     """Play and judge one future per key; state and proposed action have a leading axis of environments."""
 
     def one(key: Key[Array, ""], state: Any, proposed: Any) -> Evidence:
-        roll_key, label_key, first_key = jax.random.split(key, 3)
+        roll_key, label_key, first_key = (stream(key, purpose) for purpose in ("roll", "labels", "first"))
         first_action = policy(first_key, state) if config.resample_first else proposed
         trace = rollout_fn(roll_key, state, first_action, policy)
-        return judge(label_key, trace, psi=psi, atoms=atoms, config=config, critics=critics)
+        found = judge(label_key, trace, psi=psi, atoms=atoms, config=config, critics=critics)
+        return found._replace(finite=found.finite & all_finite(first_action))
 
     return jax.vmap(jax.vmap(one, in_axes=(0, None, None)))(keys, state, proposed)
 
@@ -100,27 +109,32 @@ def judge(
 ) -> Evidence:
     """Whether a trace satisfies bounded safety over s_1 … s_T, and if not, when and by which atom it breaks."""
     steps = trace.labels.shape[0]
+    if trace.labels.ndim != 3 or trace.labels.shape[-1] != len(atoms):
+        raise UserError(f"a trace's labels must be [time, frames, {len(atoms)} atoms], got shape {trace.labels.shape}")
     if steps != config.steps:
         raise UserError(f"the rollout has {steps} steps, the shield is set to {config.steps}")
     if (critics is None) != (config.critics is None):
         raise UserError("critics must be given exactly when the shield's setting `critics` is max or min")
     hard = _hard_labels(key, trace.labels, config)
     broken = violates(psi, atoms, hard)
-    goes_on = jnp.round(trace.continues.astype(jnp.float32))
+    goes_on = (trace.continues.astype(jnp.float32) >= 0.5).astype(jnp.float32)
     # alive[t] = ∏_{j<t} mode(continue_j): the episode has not ended before s_t; one entry more than steps.
     alive = jnp.concatenate([jnp.ones(1), jnp.cumprod(goes_on)])
-    finite = trace.finite.all() & all_finite((trace.labels, trace.continues))
+    finite = trace.finite.all() & all_finite(trace.final_state) & _probabilities((trace.labels, trace.continues))
+    seen = jnp.concatenate([broken & (alive[:-1] > 0), jnp.zeros(1, bool)])
+    flagged = seen
     if config.judged_by_cost:
         running, value = _running_cost(trace, broken, alive, psi, atoms, config, critics)
-        flagged, finite = running > config.cost_threshold, finite & jnp.isfinite(value) & all_finite(running)
-    else:
-        flagged = jnp.concatenate([broken & (alive[:-1] > 0), jnp.zeros(1, bool)])
+        over = running > config.cost_threshold
+        # A hard label that was seen to break Ψ needs no arithmetic to count.
+        flagged = over if config.labels == "mean" else seen | over
+        finite = finite & jnp.isfinite(value) & all_finite(running)
     first = jnp.argmax(flagged)
     violating = flagged.any()
     blamed = _blame(hard[jnp.minimum(first, steps - 1)], psi, atoms)
     return Evidence(
         first_violation=jnp.where(violating, first + 1, SAFE).astype(jnp.int32),
-        atom=jnp.where(violating & (first < steps), blamed, -1),
+        atom=jnp.where(violating, jnp.where(first < steps, blamed, CRITIC), NO_ATOM),
         finite=finite,
     )
 
@@ -131,13 +145,20 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
     return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in floats])) if floats else jnp.array(True)
 
 
+def _probabilities(tree: PyTree) -> Bool[Array, ""]:
+    """Whether every number lies in [0, 1]; what does not is as little to be trusted as NaN."""
+    return jnp.all(jnp.array([((leaf >= 0) & (leaf <= 1)).all() for leaf in jax.tree.leaves(tree)]))
+
+
 def _hard_labels(key: Key[Array, ""], labels: Shaped[Array, "time frames atoms"], config: ShieldConfig) -> Any:
-    if labels.dtype == bool:
-        return labels
+    if not jnp.issubdtype(labels.dtype, jnp.inexact):
+        return labels != 0
     if config.labels == "sample":
         return jax.random.bernoulli(key, labels)
-    threshold = jnp.broadcast_to(jnp.asarray(config.label_threshold, labels.dtype), labels.shape[-1:])
-    return labels >= threshold[None, None]
+    threshold = jnp.asarray(config.label_threshold, jnp.float32)
+    if threshold.ndim and threshold.shape != labels.shape[-1:]:
+        raise UserError(f"label_threshold has {threshold.shape[0]} entries for {labels.shape[-1]} atoms")
+    return labels.astype(jnp.float32) >= jnp.broadcast_to(threshold, labels.shape[-1:])[None, None]
 
 
 def _running_cost(
@@ -151,8 +172,9 @@ def _running_cost(
 ) -> tuple[Float[Array, "time_and_one"], Float[Array, ""]]:
     """Σ_{t≤k} γ^{t−1}·alive_t·c_t for k = 1 … H, then with the critics' γ^H·alive·clip(V, 0, C); and the raw V."""
     if config.labels == "mean":
-        holds = psi.probability(trace.labels.astype(jnp.float32), atoms)
-        costs = config.cost * (1 - holds.prod(axis=-1))
+        fails = 1 - psi.probability(trace.labels.astype(jnp.float32), atoms)
+        step_fails = 1 - (1 - fails).prod(axis=-1) if config.frame_costs == "any" else fails.sum(axis=-1).clip(max=1)
+        costs = config.cost * step_fails
     else:
         costs = config.cost * broken.astype(jnp.float32)
     steps = costs.shape[0]
@@ -170,12 +192,14 @@ def _blame(labels: Bool[Array, "frames atoms"], psi: Formula, atoms: Atoms) -> I
     """The atom to name for a violation: in the first frame and first conjunct of Ψ that fail, the first atom whose change
     alone would repair that conjunct, or else its first atom; −1 if there is none."""
     frame = labels[jnp.argmax(~psi.holds(labels, atoms))]
-    blamed = jnp.array(-1)
+    flipped = frame[None] ^ jnp.eye(len(atoms), dtype=bool)
+    blamed = jnp.array(NO_ATOM)
     for part in reversed(psi.conjuncts()):
-        indices = [atoms.index(name) for name in part.atoms()]
-        culprit = jnp.array(indices[0] if indices else -1)
-        for index in reversed(indices):
-            repaired = part.holds(frame.at[index].set(~frame[index]), atoms)
-            culprit = jnp.where(repaired, index, culprit)
+        names = part.atoms()
+        if not names:
+            continue
+        own = jnp.array([atoms.index(name) for name in names])
+        repairs = part.holds(flipped, atoms)[own]
+        culprit = own[jnp.argmax(repairs)]
         blamed = jnp.where(part.holds(frame, atoms), blamed, culprit)
     return blamed.astype(jnp.int32)

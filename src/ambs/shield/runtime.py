@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 from ambs.errors import UserError
 from ambs.shield.config import ShieldConfig
 from ambs.shield.decide import Decision, Reason, Rule, judge_counts, rule
-from ambs.shield.estimate import NOT_DRAWN, Critics, Evidence, Policy, RolloutFn, all_finite, sample
+from ambs.shield.estimate import NOT_DRAWN, Critics, Evidence, Policy, RolloutFn, all_finite, sample, trace_keys
 from ambs.spec.formula import Atoms, Formula
 from ambs.streams import stream
 
@@ -45,8 +45,10 @@ class Parts:
 
     def __post_init__(self) -> None:
         known = [leaf for leaf in jax.tree.leaves(self.fallback) if not isinstance(leaf, jax.core.Tracer)]
-        if not all(np.isfinite(leaf).all() for leaf in known):
-            raise UserError(f"the fallback action must be finite, got {self.fallback}")
+        with np.errstate(over="ignore"):
+            finite = all(np.isfinite(np.asarray(leaf).astype(np.float32)).all() for leaf in known)
+        if not finite:
+            raise UserError(f"the fallback action must be finite, in single precision too, got {self.fallback}")
 
 
 class _Progress(NamedTuple):
@@ -66,7 +68,7 @@ def shield(
     """Decide for every environment whether its proposed action is executed.
 
     `key` comes from the shield's own stream (`ambs.streams`), one per step. `state` and `proposed` have a leading axis of
-    environments; `labels_now` are the labels of the current states, judged for G≤T's s_0 unless switched off.
+    environments; `labels_now` are the labels of the current states, s_0 of G≤T, and needed unless `check_initial` is off.
     """
     table = rule(parts.config)
 
@@ -86,20 +88,32 @@ def shield_with_deadline(
 ) -> Callable[..., Decision]:
     """A host-side shield with the arguments `(key, state, proposed, labels_now=None)` that stops looking after `seconds`.
 
-    The chunk under way when time is up is dropped; what is undecided then is overridden, reason `DEADLINE`. Meant for the
+    A chunk is not begun if the one before took longer than the time that is left, and one that comes late is dropped; what
+    is undecided then is overridden, reason `DEADLINE`. Compilation, at the first call, does not count. Meant for the
     sequential rule, whose decisions stay valid wherever they are cut.
     """
+    if not seconds > 0:
+        raise UserError(f"a deadline must be above 0 seconds, got {seconds}")
     table = rule(parts.config)
     start = jax.jit(lambda state, proposed, labels: _start(state, proposed, parts, table, labels))
     look = jax.jit(lambda progress, key, state, proposed: _look(progress, key, state, proposed, parts, table))
     finish = jax.jit(lambda progress, key, state, proposed: _finish(progress, key, state, proposed, parts, table))
 
+    compiled: list[Decision] = []
+
     def decide(key: Key[Array, ""], state: PyTree, proposed: PyTree, labels_now: Any = None) -> Decision:
-        end = clock() + seconds
         progress = start(state, proposed, labels_now)
+        if not compiled:
+            compiled.append(jax.block_until_ready(finish(look(progress, key, state, proposed), key, state, proposed)))
+        now = clock()
+        end, longest = now + seconds, 0.0
         while bool((progress.reason == Reason.UNDECIDED).any()):
-            following = jax.block_until_ready(look(progress, key, state, proposed))
-            if clock() > end:
+            following = (
+                jax.block_until_ready(look(progress, key, state, proposed)) if now + longest <= end else progress
+            )
+            before, now = now, clock()
+            longest = max(longest, now - before)
+            if following is progress or now > end:
                 late = jnp.where(progress.reason == Reason.UNDECIDED, int(Reason.DEADLINE), progress.reason)
                 progress = progress._replace(reason=late)
             else:
@@ -112,7 +126,9 @@ def shield_with_deadline(
 def _start(state: PyTree, proposed: PyTree, parts: Parts, table: Rule, labels_now: Any) -> _Progress:
     envs = jax.tree.leaves(proposed)[0].shape[0]
     reason = jnp.full(envs, int(Reason.UNDECIDED))
-    if labels_now is not None and parts.config.check_initial:
+    if parts.config.check_initial:
+        if labels_now is None:
+            raise UserError("labels_now, the labels of the current states, are needed unless check_initial is off")
         unsafe = ~parts.psi.holds(labels_now, parts.atoms)
         reason = jnp.where(unsafe, int(Reason.ALREADY_UNSAFE), reason)
     trusted = jax.vmap(all_finite)((state, proposed))
@@ -129,7 +145,7 @@ def _look(
     envs = progress.reason.shape[0]
     drawn = progress.look * table.chunk
     fresh = sample(
-        _trace_keys(key, envs, drawn + jnp.arange(table.chunk)),
+        trace_keys(key, envs, drawn + jnp.arange(table.chunk)),
         state,
         proposed,
         rollout_fn=parts.rollout_fn,
@@ -158,12 +174,6 @@ def _look(
     )
 
 
-def _trace_keys(key: Key[Array, ""], envs: int, traces: Int[Array, "chunk"]) -> Key[Array, "envs chunk"]:
-    """One key per environment and trace number: the same trace whatever the rule, the chunk or the number of looks."""
-    env_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(key, "traces"), jnp.arange(envs))
-    return jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))(env_keys, traces)
-
-
 def _finish(
     progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, parts: Parts, table: Rule
 ) -> Decision:
@@ -172,10 +182,13 @@ def _finish(
     backup_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(key, "backup"), jnp.arange(envs))
     backup = jax.vmap(parts.backup)(backup_keys, state)
     trusted = jax.vmap(all_finite)(backup)
-    fallback = jax.tree.map(jnp.zeros_like, backup) if parts.fallback is None else _broadcast(parts.fallback, backup)
-    action = _select(overridden, _select(trusted, backup, fallback), proposed)
+    last_resort = jax.tree.map(jnp.zeros_like, backup)
+    if parts.fallback is not None:
+        fallback = _broadcast(parts.fallback, backup)
+        last_resort = _select(jax.vmap(all_finite)(fallback), fallback, last_resort)
+    action = _select(overridden, _select(trusted, backup, last_resort), proposed)
     violating = (progress.evidence.first_violation > 0).sum(axis=1)
-    drew = progress.used > 0
+    drew = (progress.used > 0) & (progress.reason != Reason.NON_FINITE)
     row = jnp.maximum(progress.used // table.chunk - 1, 0)
     bounds = jnp.stack([jnp.asarray(table.low)[row, violating], jnp.asarray(table.high)[row, violating]], axis=-1)
     known_unsafe = progress.reason == Reason.ALREADY_UNSAFE

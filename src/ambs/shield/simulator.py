@@ -19,15 +19,19 @@ from ambs.errors import UserError
 
 
 class SimulatorState(NamedTuple):
-    """bits: a packed snapshot, uint32 `[words]`; observation: what the policies see there."""
+    """A snapshot as a state to shield from."""
 
     bits: Any
+    """The packed snapshot, uint32 `[words]`."""
     observation: Any
+    """What the policies see there."""
+    sound: Any
+    """1.0; NaN if any number in the snapshot is not finite, which its bits alone would not show."""
 
 
 def simulator_state(env: gym.Env, observation: Any) -> SimulatorState:
-    """Where the environment is now, as a state to shield from."""
-    return SimulatorState(jnp.asarray(pack(_saved(env))), jnp.asarray(observation))
+    """Where the environment is now."""
+    return jax.tree.map(jnp.asarray, _state(_saved(env), observation))
 
 
 def simulator_dynamics(env: gym.Env) -> Dynamics:
@@ -38,12 +42,9 @@ def simulator_dynamics(env: gym.Env) -> Dynamics:
     """
     base: Any = env.unwrapped
     layout = _saved(env)
-    words = pack(layout).size
-    observed = base.observation_space.sample()
+    example = _state(layout, base.observation_space.sample())
     shapes = (
-        SimulatorState(
-            jax.ShapeDtypeStruct((words,), jnp.uint32), jax.ShapeDtypeStruct(observed.shape, observed.dtype)
-        ),
+        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), example),
         jax.ShapeDtypeStruct((1, len(base.atoms)), jnp.bool_),
         jax.ShapeDtypeStruct((), jnp.bool_),
     )
@@ -51,9 +52,9 @@ def simulator_dynamics(env: gym.Env) -> Dynamics:
     def on_host(seed: Any, bits: Any, action: Any) -> tuple[SimulatorState, np.ndarray, np.ndarray]:
         base.set_state(unpack(np.asarray(bits), layout))
         base.np_random = np.random.default_rng(np.asarray(seed))
-        observation, _, terminated, _, info = base.step(np.asarray(action))
-        state = SimulatorState(pack(base.get_state()), observation)
-        return state, np.asarray(info["labels"])[None], np.array(not terminated)
+        observation, reward, terminated, _, info = base.step(np.asarray(action))
+        state = _state(base.get_state(), observation, reward)
+        return state, np.asarray(info["labels"], bool)[None], np.array(not terminated)
 
     def step(key: Key[Array, ""], state: SimulatorState, action: Any) -> Step:
         seed = jax.random.bits(key, (4,), jnp.uint32)
@@ -63,6 +64,15 @@ def simulator_dynamics(env: gym.Env) -> Dynamics:
         return Step(following, labels, continues)
 
     return step
+
+
+def _state(snapshot: Snapshot, observation: Any, reward: Any = 0.0) -> SimulatorState:
+    floats = [array for array in snapshot.values() if np.issubdtype(array.dtype, np.floating)]
+    sound = np.isfinite(reward) and all(np.isfinite(array).all() for array in floats)
+    observed = jax.tree.map(
+        lambda part: np.asarray(part, jax.dtypes.canonicalize_dtype(np.asarray(part).dtype)), observation
+    )
+    return SimulatorState(pack(snapshot), observed, np.float32(1.0 if sound else np.nan))
 
 
 def _saved(env: gym.Env) -> Snapshot:

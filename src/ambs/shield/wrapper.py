@@ -1,5 +1,6 @@
 """A shield around your own policy: a Gymnasium wrapper that executes what the shield lets through."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from ambs.streams import at, stream
 class Shielded(gym.Wrapper):
     """`step(action)` proposes; the shield decides; `info["shield"]` holds the `Decision` and `info["action"]` what was done.
 
+    The action of last resort is the environment's `fallback_action`, if it declares one and `parts` does not.
     `read_state(env, observation)` gives the state that the model in `parts` starts from; by default a snapshot of the
     environment itself, for `simulator_dynamics`. Decisions draw from the stream "shield" under `seed` and from nothing
     else, so the environment's own noise is the same with and without the shield.
@@ -30,6 +32,8 @@ class Shielded(gym.Wrapper):
         seed: int = 0,
     ) -> None:
         super().__init__(env)
+        if parts.fallback is None:
+            parts = dataclasses.replace(parts, fallback=getattr(env.unwrapped, "fallback_action", None))
         self.parts = parts
         self.read_state = read_state
         self._stream = stream(seed, "shield")

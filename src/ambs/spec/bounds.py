@@ -19,8 +19,14 @@ from ambs.errors import UserError
 Real = int | float | Decimal | Fraction
 
 
+SMALLEST, LARGEST = 1e-9, 10**9
+"""Probabilities below and counts above are refused."""
+
+
 def decimal_fraction(value: Real) -> Fraction:
     """The number a person meant: 0.1 is one tenth, not the nearest binary fraction."""
+    if not math.isfinite(value):
+        raise UserError(f"expected a finite number, got {value}")
     return value if isinstance(value, Fraction) else Fraction(str(value))
 
 
@@ -154,8 +160,10 @@ def _check(**settings: int | float) -> None:
         if name in ("epsilon", "delta", "safety_level"):
             if not 0 < value < 1:
                 raise UserError(f"{_NAMES[name]} must lie strictly between 0 and 1, got {value}")
+            if value < SMALLEST:
+                raise UserError(f"{_NAMES[name]} below {SMALLEST:g} is beyond what can be computed, got {value}")
         elif name == "sides":
             if value not in (1, 2):
                 raise UserError(f"{_NAMES[name]} must be 1 or 2, got {value}")
-        elif value < 1 or value != int(value):
-            raise UserError(f"{_NAMES[name]} must be a whole number of at least 1, got {value}")
+        elif not 1 <= value <= LARGEST or value != int(value):
+            raise UserError(f"{_NAMES[name]} must be a whole number from 1 to {LARGEST}, got {value}")

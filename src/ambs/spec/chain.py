@@ -38,7 +38,7 @@ class Chain:
                 f"{labels.shape} for {len(self.atoms)} atoms"
             )
         rows = np.asarray(matrix.sum(axis=1)).ravel()
-        if not np.isfinite(matrix.data).all() or (matrix.data < 0).any() or not np.allclose(rows, 1, atol=1e-9):
+        if not np.isfinite(matrix.data).all() or (matrix.data < 0).any() or not np.allclose(rows, 1, rtol=0, atol=1e-9):
             raise UserError("every row of a chain's transitions must be a probability distribution")
         object.__setattr__(self, "transitions", matrix)
         object.__setattr__(self, "labels", labels)

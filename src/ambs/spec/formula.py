@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import operator
+import re
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,8 @@ MAX_DEPTH = 100
 MAX_ATOMS = 256
 MAX_DIAGRAM_NODES = 100_000
 
-RESERVED = frozenset({"true", "false", "not", "and", "or", "implies", "iff", "P", "X", "U", "F", "G"})
+PLAIN_NAME = r"(?!(?:true|false|not|and|or|implies|iff|P|X|U|F|G)(?!\w))[^\W\d]\w*"
+"""Names that need no quotes."""
 
 
 class FormulaError(UserError):
@@ -31,6 +33,12 @@ class FormulaError(UserError):
     def __init__(self, message: str, position: int | None = None) -> None:
         super().__init__(message)
         self.position = position
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be written as an atom, not even in quotes."""
+    if not name or '"' in name or not name.isprintable():
+        raise FormulaError(f"atom name {name!r} must be printable, not empty and without quotes")
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,7 @@ class Atoms:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
         for name in self.names:
-            if not name or '"' in name or not name.isprintable():
-                raise UserError(f"atom name {name!r} must be printable, not empty and without quotes")
+            check_name(name)
         if len(set(self.names)) != len(self.names):
             raise UserError(f"atom names must differ, got {', '.join(self.names)}")
 
@@ -101,6 +108,7 @@ class Formula:
 
     def holds(self, labels: Any, atoms: Atoms) -> Any:
         """Whether Ψ holds (satisfaction relation of Sec. 2.1): labels `[..., atoms]` -> `[...]` bool, NumPy or JAX."""
+        labels = _truths(labels, atoms)
 
         def leaf(node: Formula) -> Any:
             match node:
@@ -126,6 +134,11 @@ class Formula:
             p = atom_probs[..., atoms.index(variable)]
             values.append(p * values[high] + (1 - p) * values[low])
         return values[root] if root > 1 else atom_probs[..., :0].sum(axis=-1) + values[root]
+
+    def constant(self) -> bool | None:
+        """True or False if a propositional formula is so in every state, else None."""
+        root = _decision_diagram(self)[1]
+        return bool(root) if root < 2 else None
 
     def conjuncts(self) -> tuple[Formula, ...]:
         """The formulas whose conjunction this is; itself alone if it is not a conjunction."""
@@ -167,12 +180,15 @@ class Atom(Formula):
 
     name: str
 
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        super().__post_init__()
+
     def _names(self) -> Iterable[str]:
         yield self.name
 
     def __str__(self) -> str:
-        plain = self.name.isidentifier() and self.name not in RESERVED
-        return self.name if plain else f'"{self.name}"'
+        return self.name if re.fullmatch(PLAIN_NAME, self.name) else f'"{self.name}"'
 
 
 @dataclass(frozen=True)
@@ -256,6 +272,19 @@ def bracketed(formula: Formula, at_least: int = _TIGHT) -> str:
     return text if _BINDING.get(type(formula), _TIGHT) >= at_least else f"({text})"
 
 
+def _truths(labels: Any, atoms: Atoms) -> Any:
+    """Labels as bool, whole numbers taken as 0 and not 0; anything else would be misread without a word."""
+    if labels.ndim < 1 or labels.shape[-1] != len(atoms):
+        raise FormulaError(
+            f"labels must have a last axis of {len(atoms)} atoms ({', '.join(atoms.names)}), got shape {labels.shape}"
+        )
+    if labels.dtype == bool:
+        return labels
+    if np.issubdtype(labels.dtype, np.integer):
+        return labels != 0
+    raise FormulaError(f"labels are true or false, got an array of {labels.dtype}; for probabilities use probability()")
+
+
 def evaluate(formula: Formula, leaf: Callable[[Formula], Any]) -> Any:
     """Evaluate in any Boolean algebra with `& | ^ ~`; `leaf` gives the value of what is not a connective."""
     match formula:
@@ -291,9 +320,22 @@ def _decision_diagram(formula: Formula) -> tuple[tuple[tuple[str, int, int], ...
                 return _Diagram(builder, builder.node(order[name], 0, 1))
         raise FormulaError(f"{node} has no probability from the atoms of one state: it speaks of the future")
 
-    root = evaluate(formula, leaf).index
-    names = tuple(order)
-    return tuple((names[rank], low, high) for rank, low, high in builder.nodes[2:]), root
+    return _reachable(builder.nodes, evaluate(formula, leaf).index, tuple(order))
+
+
+def _reachable(
+    nodes: list[tuple[int, int, int]], root: int, names: tuple[str, ...]
+) -> tuple[tuple[tuple[str, int, int], ...], int]:
+    """The diagram without what building it left behind, numbered anew."""
+    kept, stack = {0, 1}, [root]
+    while stack:
+        index = stack.pop()
+        if index not in kept:
+            kept.add(index)
+            stack.extend(nodes[index][1:])
+    number = {old: new for new, old in enumerate(sorted(kept))}
+    rows = tuple((names[nodes[i][0]], number[nodes[i][1]], number[nodes[i][2]]) for i in sorted(kept - {0, 1}))
+    return rows, number[root]
 
 
 @dataclass(frozen=True)

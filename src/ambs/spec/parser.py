@@ -15,10 +15,24 @@ from lark import Lark, Token
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken, VisitError
 from lark.visitors import Transformer_NonRecursive
 
-from ambs.spec.formula import MAX_ATOMS, And, Atom, Atoms, Constant, Formula, FormulaError, Iff, Implies, Not, Or
+from ambs.spec.formula import (
+    MAX_ATOMS,
+    PLAIN_NAME,
+    And,
+    Atom,
+    Atoms,
+    Constant,
+    Formula,
+    FormulaError,
+    Iff,
+    Implies,
+    Not,
+    Or,
+)
 from ambs.spec.pctl import Always, Eventually, Next, Path, Probability, Until
 
 MAX_LENGTH = 65_536
+MAX_DIGITS = 50
 
 GRAMMAR = r"""
 ?start: iff
@@ -56,10 +70,10 @@ QUERY.2: /=\s*\?/
 COMPARE.1: />=|≥|<=|≤|>|</
 STEPS.2: /(<=|≤)\s*[0-9]+/
 NUMBER: /[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|\.[0-9]+([eE][-+]?[0-9]+)?/
-NAME: /(?!(?:true|false|not|and|or|implies|iff|P|X|U|F|G)(?!\w))[^\W\d]\w*/
+NAME: /%PLAIN_NAME%/
 QUOTED: /"[^"\n]+"/
 %ignore /\s+/
-"""
+""".replace("%PLAIN_NAME%", PLAIN_NAME)
 
 
 def parse_formula(text: str, atoms: Atoms | Iterable[str] | None = None) -> Formula:
@@ -84,9 +98,18 @@ def parse_property(text: str, atoms: Atoms | Iterable[str] | None = None) -> For
         if not isinstance(error.orig_exc, FormulaError):
             raise
         raise _located(text, str(error.orig_exc), error.orig_exc.position or 0) from None
+    if any(_asks(child) for child in formula.children()):
+        asked = [match.start() for match in re.finditer(r"(?<!\w)P\s*=\s*\?", text)]
+        inner = asked[1:] if isinstance(formula, Probability) and formula.is_query else asked
+        raise _located(text, "P=? asks for a number and can only stand outermost", inner[0] if inner else 0)
     if len(formula.atoms()) > MAX_ATOMS:
         raise _located(text, f"the formula has more than {MAX_ATOMS} atoms", 0)
     return formula
+
+
+def _asks(formula: Formula) -> bool:
+    """Whether there is a `P=?` in it."""
+    return (isinstance(formula, Probability) and formula.is_query) or any(map(_asks, formula.children()))
 
 
 def _speaks_of_future(formula: Formula) -> bool:
@@ -144,6 +167,9 @@ class _Builder(Transformer_NonRecursive):
     def bounded(self, tokens: list[Token], path: Path) -> Probability:
         """`P~p [ φ ]`."""
         _, comparison, number = tokens
+        digits, _, exponent = number.lower().partition("e")
+        if len(digits) > MAX_DIGITS or len(exponent) > 4:
+            raise FormulaError(f"a probability bound may have {MAX_DIGITS} digits and an exponent of three")
         return Probability(path, {"≥": ">=", "≤": "<="}.get(comparison, str(comparison)), Decimal(number))
 
 

@@ -47,9 +47,13 @@ class Path:
     def on_traces(self, labels: Any, atoms: Atoms) -> Any:
         """Verdict codes (int8) `[...]` for prefixes s_0..s_L with labels `[..., L+1, atoms]`; NumPy or JAX, jit-able."""
         xp = labels.__array_namespace__()
+        if labels.ndim < 2 or labels.shape[-2] < 1:
+            raise FormulaError(f"a trace needs labels [..., states, atoms] and at least one state, got {labels.shape}")
         if isinstance(self, Next):
             if labels.shape[-2] < 2:
-                return xp.full(labels.shape[:-2], int(Verdict.UNDECIDED), dtype=xp.int8)
+                known = self.operand.constant()
+                verdict = Verdict.UNDECIDED if known is None else Verdict(int(known))
+                return xp.full(labels.shape[:-2], int(verdict), dtype=xp.int8)
             return xp.astype(self.operand.holds(labels[..., 1, :], atoms), xp.int8)
         first, second, steps, negated = self.as_until()
         seen = labels.shape[-2] if steps is None else min(labels.shape[-2], steps + 1)
@@ -58,7 +62,8 @@ class Path:
         broken = _first(~first.holds(labels, atoms), xp)
         true = (reached < seen) & (reached <= broken)
         false = (broken < seen) & (broken < reached)
-        if steps is not None and seen == steps + 1:
+        # Nothing can be added: the bound is reached, or Φ₂ holds in no state at all.
+        if (steps is not None and seen == steps + 1) or second.constant() is False:
             false = ~true
         if negated:
             true, false = false, true
@@ -162,8 +167,6 @@ class Probability(Formula):
             raise FormulaError(f"probabilities are compared with >=, >, <= or <, not {self.comparison!r}")
         if self.bound is not None and not 0 <= self.bound <= 1:
             raise FormulaError(f"a probability bound must be between 0 and 1, got {self.bound}")
-        if any(isinstance(state, Probability) and state.is_query for state in self.path.states()):
-            raise FormulaError("P=? asks for a number and can only stand outermost")
         super().__post_init__()
 
     @property

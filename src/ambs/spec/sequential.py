@@ -54,9 +54,31 @@ class BettingTest:
         """
         return tuple(self._threshold(look) for look in self.looks)
 
+    @property
+    def least_traces(self) -> int:
+        """Safe traces, none violating, after which wealth reaches 1/δ: with fewer the test can never accept."""
+        guess = math.ceil(-math.log(self.delta) / math.log(self.alternative / self.null))
+        return next(m for m in range(max(1, guess - 1), guess + 2) if self.wealth(m, 0) >= 1 / self.delta)
+
     def _threshold(self, look: int) -> tuple[int, int]:
-        accept = _count_below(look, lambda k: self.wealth(look, k) >= 1 / self.delta) - 1
-        return accept, _count_below(look, lambda k: self.wealth(look, k) > self.delta)
+        accept = self._count(look, 1 / self.delta, lambda wealth: wealth >= 1 / self.delta) - 1
+        return accept, self._count(look, self.delta, lambda wealth: wealth > self.delta)
+
+    def _count(self, look: int, border: Fraction, holds: Callable[[Fraction], bool]) -> int:
+        """How many of k = 0, 1, … violating traces leave the wealth on the near side of the border.
+
+        Logarithms find the place, exact fractions settle it: powers of long fractions are slow.
+        """
+        win, lose = 1 + self.bet * (1 - self.null), 1 - self.bet * self.null
+        if lose == 0:
+            return int(holds(self.wealth(look, 0)))
+        crossing = (look * math.log(win) - math.log(border)) / (math.log(win) - math.log(lose))
+        count = min(max(math.floor(crossing), 0), look + 1)
+        while count <= look and holds(self.wealth(look, count)):
+            count += 1
+        while count > 0 and not holds(self.wealth(look, count - 1)):
+            count -= 1
+        return count
 
 
 def betting_test(
@@ -84,16 +106,12 @@ def betting_test(
         raise UserError(f"the part of ε kept for the model must lie in [0, ε = {epsilon}), got {model_error}")
     if chunk < 1 or cap < chunk or cap % chunk:
         raise UserError(f"the cap of traces must be a positive multiple of the chunk, got cap {cap} and chunk {chunk}")
-    return BettingTest(1 - level + reserve, 1 - level + error, failure, chunk, cap)
-
-
-def _count_below(limit: int, holds: Callable[[int], bool]) -> int:
-    """How many of k = 0, 1, … `limit` satisfy a condition that, once false, stays false (bisection)."""
-    low, high = 0, limit + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if holds(middle) else (low, middle)
-    return low
+    test = BettingTest(1 - level + reserve, 1 - level + error, failure, chunk, cap)
+    if test.least_traces > cap:
+        raise UserError(
+            f"with at most {cap} traces this test could never accept, not even if all are safe; it takes {test.least_traces}"
+        )
+    return test
 
 
 @dataclass(frozen=True)

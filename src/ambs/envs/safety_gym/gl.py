@@ -5,6 +5,7 @@ The scene is a small visual model of mocap bodies: no physics is involved, and o
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import mujoco
@@ -99,12 +100,21 @@ class MujocoCamera:
         return images
 
 
+# Where OpenGL failed once it is not tried again: a second attempt can abort the whole process.
+_failures: list[str] = []
+
+
 def _renderer(model: Any, size: int) -> Any:
+    if _failures:
+        raise UserError(_failures[0])
     try:
-        return mujoco.Renderer(model, size, size)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return mujoco.Renderer(model, size, size)
     except Exception as error:  # whatever the GL loader throws: missing library, no display, no device
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(GL_HELP.format(reason=reason)) from error
+        _failures.append(GL_HELP.format(reason=reason))
+        raise UserError(_failures[0]) from error
 
 
 def _place(data: Any, robot_pos: Any, robot_mat: Any, goal: Any, hazards: Any, vase_pos: Any, vase_mat: Any) -> None:

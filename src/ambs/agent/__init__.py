@@ -1,0 +1,1 @@
+"""Task policy, backup policy, critics and the penalties that teach the task policy about safety."""

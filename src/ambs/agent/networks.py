@@ -1,0 +1,68 @@
+"""Actors and critics on the world model's features."""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from ambs.config import Size
+from ambs.nn.distributions import BoundedNormal, OneHotCategorical, two_hot_mean
+from ambs.nn.layers import MLP
+from ambs.world_model.rssm import Latent
+
+CRITICS = ("task", "penalty", "backup", "safety_a", "safety_b")
+"""task: reward of the task policy; penalty: its cost; backup: cost of the backup policy; safety: its twins for the shield."""
+
+
+class Actor(eqx.Module):
+    """π(a | ŝ): bounded normal for continuous actions, categorical (one-hot) for discrete ones."""
+
+    mlp: MLP
+    discrete: bool = eqx.field(static=True)
+
+    def __init__(self, features: int, actions: int, size: Size, *, discrete: bool, key: Key[Array, ""]):
+        outputs = actions if discrete else 2 * actions
+        self.mlp = MLP(features, outputs, layers=size.layers, units=size.hidden, key=key)
+        self.discrete = discrete
+
+    def __call__(self, features: Float[Array, "features"]) -> BoundedNormal | OneHotCategorical:
+        """The action distribution."""
+        outputs = self.mlp(features)
+        return OneHotCategorical.from_outputs(outputs) if self.discrete else BoundedNormal.from_outputs(outputs)
+
+    def act(self, key: Key[Array, ""], latent: Latent) -> Float[Array, "actions"]:
+        """A sampled action, as the shield's policies are called."""
+        return self(latent.features).sample(key)
+
+
+class Critics(eqx.Module):
+    """All critics at once, stacked on a leading axis in the order of `CRITICS`, so that they run as one."""
+
+    mlp: MLP
+
+    def __init__(self, features: int, size: Size, *, key: Key[Array, ""]):
+        def make(key: Key[Array, ""]) -> MLP:
+            return MLP(features, size.bins, layers=size.layers, units=size.hidden, key=key, out_scale=0.0)
+
+        self.mlp = eqx.filter_vmap(make)(jax.random.split(key, len(CRITICS)))
+
+    def only(self, *names: str) -> "Critics":
+        """A stack of just these critics."""
+        index = jnp.array([CRITICS.index(name) for name in names])
+        return eqx.tree_at(lambda critics: critics.mlp, self, jax.tree.map(lambda leaf: leaf[index], self.mlp))
+
+    def logits(self, features: Float[Array, "features"]) -> Float[Array, "critics bins"]:
+        """Two-hot logits of every critic in the stack."""
+        return eqx.filter_vmap(lambda mlp: mlp(features))(self.mlp)
+
+    def values(self, features: Float[Array, "features"]) -> Float[Array, "critics"]:
+        """Values of every critic in the stack."""
+        return jax.vmap(two_hot_mean)(self.logits(features))
+
+
+def safety_value(values: Float[Array, "*axes 2"], mode: Literal["max", "min"], cost: float) -> Float[Array, "*axes"]:
+    """The twins' joint estimate, in [0, C]; `max` is the careful one."""
+    joint = values.max(axis=-1) if mode == "max" else values.min(axis=-1)
+    return jnp.clip(joint, 0, cost)

@@ -1,0 +1,310 @@
+"""One training step of everything that learns (Alg. 1): world model, both policies, all critics.
+
+`update(state, batch, key) -> (state, metrics)` is pure. Policies and critics share one imagination and one gradient pass;
+stop-gradients keep every loss to its own parameters.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Key, PyTree
+
+from ambs.agent.imagine import Actors, Dream, imagine
+from ambs.agent.networks import CRITICS, Actor, Critics, safety_value
+from ambs.agent.penalties import Imagined, Multiplier, Penalty, penalty
+from ambs.agent.returns import Normaliser, lambda_returns
+from ambs.config import Config
+from ambs.nn.distributions import two_hot_loss
+from ambs.nn.precision import cast
+from ambs.world_model.loss import Sequence, world_model_loss
+from ambs.world_model.model import Spec, WorldModel
+from ambs.world_model.rssm import Latent
+
+sg = jax.lax.stop_gradient
+TASK, PENALTY, BACKUP, SAFETY = 0, 1, 2, slice(3, 5)
+
+
+class Behaviour(NamedTuple):
+    """What the second gradient pass trains."""
+
+    actors: Actors
+    critics: Critics
+
+
+class Normalisers(NamedTuple):
+    """Return scales: reward and cost of the task policy, cost of the backup policy."""
+
+    reward: Normaliser
+    cost: Normaliser
+    backup: Normaliser
+
+
+class Learned(NamedTuple):
+    """Everything that learning carries from step to step."""
+
+    model: WorldModel
+    behaviour: Behaviour
+    slow: Critics
+    """Moving average of the critics."""
+    model_opt: Any
+    behaviour_opt: Any
+    normalisers: Normalisers
+    multiplier: Multiplier
+
+
+def init(spec: Spec, config: Config, *, discrete: bool, key: Key[Array, ""]) -> Learned:
+    """Fresh parameters and optimiser states."""
+    size = config.model.widths
+    features = size.deter + size.latents * size.classes
+    keys = jax.random.split(key, 4)
+    model = WorldModel(spec, config.model, key=keys[0])
+    actors = Actors(*(Actor(features, spec.actions, size, discrete=discrete, key=k) for k in keys[1:3]))
+    critics = Critics(features, size, key=keys[3])
+    behaviour = Behaviour(actors, critics)
+    model_tx, behaviour_tx = optimisers(config)
+    start = Normaliser.initial()
+    return Learned(
+        model=model,
+        behaviour=behaviour,
+        slow=critics,
+        model_opt=model_tx.init(_arrays(model)),
+        behaviour_opt=_behaviour_init(behaviour_tx, behaviour),
+        normalisers=Normalisers(start, start, start),
+        multiplier=_penalty(spec, config).init(),
+    )
+
+
+def update(
+    state: Learned, batch: Sequence, key: Key[Array, ""], *, config: Config, dtype: Any = jnp.float32
+) -> tuple[Learned, dict[str, Float[Array, ""]]]:
+    """One step on a batch `[batch, time]`; returns the new state and scalar metrics."""
+    model_key, dream_key = jax.random.split(key)
+    start = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf[None], (batch.reward.shape[0], *leaf.shape)),
+        cast(state.model.rssm.initial(), dtype),
+    )
+
+    def model_loss(model: WorldModel) -> tuple[Array, Any]:
+        losses, latent = world_model_loss(cast(model, dtype), batch, start, model_key)
+        return losses.total, (losses, latent)
+
+    model_tx, behaviour_tx = optimisers(config)
+    (_, (losses, latent)), model_grads = eqx.filter_value_and_grad(model_loss, has_aux=True)(state.model)
+    changes, model_opt = model_tx.update(model_grads, state.model_opt)
+    model = eqx.apply_updates(state.model, changes)
+
+    flat = jax.tree.map(lambda leaf: sg(leaf).reshape(-1, *leaf.shape[2:]), latent)
+    goes_on = batch.proceed.astype(jnp.float32).reshape(-1)
+    world = cast(model, dtype)
+
+    def behaviour_loss(behaviour: Behaviour) -> tuple[Array, Any]:
+        return _behaviour_loss(
+            cast(behaviour, dtype), cast(state.slow, dtype), world, flat, goes_on, state, config, dream_key
+        )
+
+    (_, (normalisers, multiplier, metrics)), grads = eqx.filter_value_and_grad(behaviour_loss, has_aux=True)(
+        state.behaviour
+    )
+    behaviour, behaviour_opt = _behaviour_step(behaviour_tx, state.behaviour, grads, state.behaviour_opt)
+    decay = config.agent.ema_decay
+    slow = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, state.slow, behaviour.critics)
+    metrics |= {f"model/{name}": value for name, value in losses.terms.items()}
+    metrics |= {
+        "model/total": losses.total,
+        "model/kl": losses.kl,
+        "model/grad_norm": optax.tree.norm(model_grads),
+        "behaviour/grad_norm": optax.tree.norm(_arrays(grads)),
+    }
+    return Learned(model, behaviour, slow, model_opt, behaviour_opt, normalisers, multiplier), metrics
+
+
+def _behaviour_loss(
+    behaviour: Behaviour,
+    slow: Critics,
+    model: WorldModel,
+    start: Latent,
+    goes_on: Float[Array, "traces"],
+    state: Learned,
+    config: Config,
+    key: Key[Array, ""],
+) -> tuple[Float[Array, ""], Any]:
+    agent = config.agent
+    dream = imagine(model, behaviour.actors, start, agent.imagination, key)
+    if agent.actor_grad == "reinforce":
+        dream = jax.tree.map(sg, dream)
+    task = jax.tree.map(lambda leaf: leaf[:, 0], dream)
+    backup = jax.tree.map(lambda leaf: leaf[:, 1], dream)
+    frozen = jax.tree.map(sg, behaviour.critics)
+
+    def values(critics: Critics, part: Dream) -> Float[Array, "time_and_one traces critics"]:
+        return jax.vmap(jax.vmap(critics.values))(part.latent.features)
+
+    task_values = values(frozen, task)
+    backup_values = values(frozen.only("backup"), backup)[..., 0]
+    slow_safety = values(slow.only("safety_a", "safety_b"), task)
+    discount = agent.discount * task.proceed[1:]
+
+    returns = lambda_returns(task.reward[1:], discount, task_values[1:, :, TASK], agent.lam)
+    cost_returns = lambda_returns(task.cost[1:], discount, task_values[1:, :, PENALTY], agent.lam)
+    backup_returns = lambda_returns(backup.cost[1:], agent.discount * backup.proceed[1:], backup_values[1:], agent.lam)
+    safety_returns = _safety_returns(task, slow_safety, config, model.spec.cost)
+
+    norms = state.normalisers
+    normalisers = Normalisers(
+        norms.reward.update(sg(returns), agent.norm_decay),
+        norms.cost.update(sg(cost_returns), agent.norm_decay),
+        norms.backup.update(sg(backup_returns), agent.norm_decay),
+    )
+    scale = [norm.scale(agent.norm_limit) for norm in normalisers]
+    rule = _penalty(model.spec, config)
+    joint = safety_value(task_values[-1, :, SAFETY], config.shield.critics or "max", model.spec.cost)
+    weights = rule.apply(Imagined(task.cost[1:], cost_returns, task_values[..., BACKUP], joint), state.multiplier)
+    reward_advantage = (returns - sg(task_values[:-1, :, TASK])) / scale[0]
+    cost_advantage = (cost_returns - sg(task_values[:-1, :, PENALTY])) / (1.0 if weights.raw_cost else scale[1])
+    task_gain = weights.reward * reward_advantage - weights.cost * cost_advantage
+    backup_gain = -(backup_returns - sg(backup_values[:-1])) / scale[2]
+
+    task_weight = _reach(task.proceed, goes_on, agent.discount)
+    backup_weight = _reach(backup.proceed, goes_on, agent.discount)
+    task_loss, task_entropy = _actor_loss(behaviour.actors.task, task, task_gain, task_weight, config)
+    backup_loss, backup_entropy = _actor_loss(behaviour.actors.backup, backup, backup_gain, backup_weight, config)
+
+    alive = jnp.cumprod(1 - sg(task.violated[:-1]), axis=0)
+    targets = jnp.stack([returns, cost_returns], axis=-1)
+    on_task = jnp.concatenate([targets, safety_returns], axis=-1)
+    critic_weight = jnp.stack([task_weight, task_weight, task_weight * alive, task_weight * alive], axis=-1)
+    critic_losses = _critic_loss(
+        behaviour.critics.only("task", "penalty", "safety_a", "safety_b"),
+        slow.only("task", "penalty", "safety_a", "safety_b"),
+        task, on_task, critic_weight, agent.ema_regulariser,
+    )  # fmt: skip
+    backup_critic = _critic_loss(
+        behaviour.critics.only("backup"), slow.only("backup"), backup, backup_returns[..., None],
+        backup_weight[..., None], agent.ema_regulariser,
+    )  # fmt: skip
+    total = task_loss + backup_loss + critic_losses.sum() + backup_critic.sum()
+    mean_cost = sg(cost_returns).mean()
+    metrics = {
+        "actor/task_loss": task_loss,
+        "actor/backup_loss": backup_loss,
+        "actor/task_entropy": task_entropy,
+        "actor/backup_entropy": backup_entropy,
+        "actor/return": returns.mean(),
+        "actor/cost_return": mean_cost,
+        "actor/backup_cost_return": backup_returns.mean(),
+        "actor/return_scale": scale[0],
+        "actor/cost_scale": scale[1],
+        "actor/reward_weight": weights.reward.mean(),
+        "actor/cost_weight": weights.cost.mean(),
+        "penalty/lambda": state.multiplier.lam,
+        "penalty/mu": state.multiplier.mu,
+        **{f"critic/{name}": loss for name, loss in zip(("task", "penalty", "safety_a", "safety_b"), critic_losses, strict=True)},
+        "critic/backup": backup_critic[0],
+        "critic/safety_value": joint.mean(),
+    }  # fmt: skip
+    return total, (normalisers, rule.step(state.multiplier, mean_cost), metrics)
+
+
+def _safety_returns(
+    task: Dream, slow: Float[Array, "time_and_one traces 2"], config: Config, cost: float
+) -> Float[Array, "time traces 2"]:
+    """λ-returns of the twins: the first violation ends the count, so values lie in [0, C].
+
+    Each twin follows its own slow copy; with `min`, the paper's choice, both follow the smaller one.
+    """
+    agent = config.agent
+    if config.shield.critics == "min":
+        slow = jnp.broadcast_to(slow.min(axis=-1, keepdims=True), slow.shape)
+    discount = agent.discount * task.proceed[1:] * (1 - task.violated[1:])
+    one = jax.vmap(
+        lambda value: lambda_returns(task.cost[1:], discount, jnp.clip(value, 0, cost), agent.lam),
+        in_axes=-1,
+        out_axes=-1,
+    )
+    return sg(jnp.clip(one(slow[1:]), 0, cost))
+
+
+def _reach(
+    proceed: Float[Array, "time_and_one traces"], goes_on: Float[Array, "traces"], discount: float
+) -> Float[Array, "time traces"]:
+    """How much the action in s_t counts: γ^t times the chance that the episode has got there."""
+    steps = jnp.concatenate([goes_on[None], discount * proceed[1:-1]])
+    return sg(jnp.cumprod(steps, axis=0))
+
+
+def _actor_loss(
+    actor: Actor, dream: Dream, gain: Float[Array, "time traces"], weight: Float[Array, "time traces"], config: Config
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """−Σ w·(advantage·ln π + η·H[π]) (Eq. 5) or, by dynamics gradients, −Σ w·(advantage + η·H[π])."""
+    features = sg(dream.latent.features[:-1])
+    policy = jax.vmap(jax.vmap(actor))(features)
+    entropy = jax.vmap(jax.vmap(lambda p: p.entropy()))(policy)
+    if config.agent.actor_grad == "reinforce":
+        log_prob = jax.vmap(jax.vmap(lambda p, a: p.log_prob(a)))(policy, sg(dream.action))
+        objective = sg(gain) * log_prob
+    else:
+        objective = gain
+    return -(weight * (objective + config.agent.entropy * entropy)).mean(), entropy.mean()
+
+
+def _critic_loss(
+    critics: Critics,
+    slow: Critics,
+    dream: Dream,
+    targets: Float[Array, "time traces critics"],
+    weight: Float[Array, "time traces critics"],
+    regulariser: float,
+) -> Float[Array, "critics"]:
+    """Two-hot cross-entropy to the λ-returns, and to the slow copy's own prediction."""
+    features = sg(dream.latent.features[:-1])
+
+    def one(feature: Array, target: Array, anchor: Array) -> Float[Array, "critics"]:
+        logits = critics.logits(feature)
+        return jax.vmap(two_hot_loss)(logits, target) + regulariser * jax.vmap(two_hot_loss)(logits, anchor)
+
+    anchors = sg(jax.vmap(jax.vmap(slow.values))(features))
+    losses = jax.vmap(jax.vmap(one))(features, sg(targets), anchors)
+    return (sg(weight) * losses).mean(axis=(0, 1))
+
+
+def _penalty(spec: Spec, config: Config) -> Penalty:
+    return penalty(config.agent, config.shield.horizon, spec.cost)
+
+
+def optimisers(config: Config) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
+    """Adam with global-norm clipping: for the world model, and for one actor or critic."""
+
+    def adam(rate: float, eps: float, clip: float) -> optax.GradientTransformation:
+        return optax.chain(optax.clip_by_global_norm(clip), optax.adam(rate, eps=eps))
+
+    model, agent = config.model, config.agent
+    return (
+        adam(model.learning_rate, model.adam_eps, model.clip),
+        adam(agent.learning_rate, agent.adam_eps, agent.clip),
+    )
+
+
+def _arrays(tree: PyTree) -> PyTree:
+    return eqx.filter(tree, eqx.is_inexact_array)
+
+
+def _behaviour_init(tx: optax.GradientTransformation, behaviour: Behaviour) -> Any:
+    parts = _arrays(behaviour)
+    return (tx.init(parts.actors.task), tx.init(parts.actors.backup), jax.vmap(tx.init)(parts.critics))
+
+
+def _behaviour_step(
+    tx: optax.GradientTransformation, behaviour: Behaviour, grads: Any, opt: Any
+) -> tuple[Behaviour, Any]:
+    """Each actor and each critic is clipped and stepped on its own."""
+    task, task_opt = tx.update(grads.actors.task, opt[0])
+    backup, backup_opt = tx.update(grads.actors.backup, opt[1])
+    critics, critic_opt = jax.vmap(tx.update)(grads.critics, opt[2])
+    changes = Behaviour(Actors(task, backup), critics)
+    return eqx.apply_updates(behaviour, changes), (task_opt, backup_opt, critic_opt)
+
+
+assert len(CRITICS) == 5

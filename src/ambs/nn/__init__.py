@@ -1,0 +1,1 @@
+"""Layers and distributions of DreamerV3."""

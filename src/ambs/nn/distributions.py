@@ -1,0 +1,145 @@
+"""Symlog, two-hot values, categorical latents and action distributions, per example.
+
+Logits arrive in any float type and are judged in float32.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+UNIMIX = 0.01
+
+
+def symlog(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+    """sign(x)·ln(|x| + 1)."""
+    return jnp.sign(x) * jnp.log1p(jnp.abs(x))
+
+
+def symexp(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+    """The inverse of `symlog`."""
+    return jnp.sign(x) * jnp.expm1(jnp.abs(x))
+
+
+def bins(count: int, limit: float = 20.0) -> Float[Array, "bins"]:
+    """Support of a two-hot value, evenly spaced in symlog space and exactly symmetric about 0."""
+    return (jnp.arange(count) - (count - 1) / 2) * (2 * limit / (count - 1))
+
+
+def two_hot(x: Float[Array, ""], count: int) -> Float[Array, "bins"]:
+    """Weights on the two bins next to symlog(x) whose mean is symlog(x); beyond the ends all on the last bin."""
+    support = bins(count)
+    width = support[1] - support[0]
+    place = jnp.clip((symlog(x) - support[0]) / width, 0, count - 1)
+    low = jnp.clip(jnp.floor(place).astype(int), 0, count - 2)
+    share = place - low
+    return jnp.zeros(count).at[low].set(1 - share).at[low + 1].set(share)
+
+
+def two_hot_mean(logits: Float[Array, "bins"]) -> Float[Array, ""]:
+    """symexp of the mean bin; summed from both ends inwards, so that symmetric logits give exactly 0."""
+    weights = jax.nn.softmax(logits.astype(jnp.float32))
+    support = bins(logits.shape[-1])
+    half = support.shape[0] // 2
+    middle = support.shape[0] - 2 * half
+    terms = weights * support
+    paired = terms[:half] + terms[half + middle :][::-1]
+    return symexp(paired.sum() + (terms[half] if middle else 0.0))
+
+
+def two_hot_loss(logits: Float[Array, "bins"], target: Float[Array, ""]) -> Float[Array, ""]:
+    """Cross-entropy of the two-hot target."""
+    weights = jax.lax.stop_gradient(two_hot(target, logits.shape[-1]))
+    return -(weights * jax.nn.log_softmax(logits.astype(jnp.float32))).sum()
+
+
+def bernoulli_loss(
+    logit: Float[Array, "*axes"], target: Float[Array, "*axes"], weight: float = 1.0
+) -> Float[Array, "*axes"]:
+    """Negative log-likelihood of 0/1 targets; positives count `weight` times."""
+    logit = logit.astype(jnp.float32)
+    return weight * target * jax.nn.softplus(-logit) + (1 - target) * jax.nn.softplus(logit)
+
+
+def unimix_log_probs(logits: Float[Array, "*axes classes"]) -> Float[Array, "*axes classes"]:
+    """Log-probabilities of a categorical mixed with 1 % uniform."""
+    probs = jax.nn.softmax(logits.astype(jnp.float32))
+    return jnp.log((1 - UNIMIX) * probs + UNIMIX / logits.shape[-1])
+
+
+def sample_straight_through(
+    key: Key[Array, ""], log_probs: Float[Array, "latents classes"]
+) -> Float[Array, "latents classes"]:
+    """One-hot samples whose gradient is that of the probabilities."""
+    index = jax.random.categorical(key, log_probs)
+    hot = jax.nn.one_hot(index, log_probs.shape[-1])
+    probs = jnp.exp(log_probs)
+    return jax.lax.stop_gradient(hot - probs) + probs
+
+
+def categorical_kl(p: Float[Array, "latents classes"], q: Float[Array, "latents classes"]) -> Float[Array, ""]:
+    """KL(p ‖ q) of independent categoricals given by log-probabilities, summed over latents, nats."""
+    return (jnp.exp(p) * (p - q)).sum()
+
+
+class BoundedNormal(NamedTuple):
+    """Normal actions around a tanh mean with deviation in [.1, 1]; the world clips what lies outside [−1, 1]."""
+
+    mean: Float[Array, "actions"]
+    deviation: Float[Array, "actions"]
+
+    @classmethod
+    def from_outputs(cls, outputs: Float[Array, "two_actions"]) -> "BoundedNormal":
+        """From the actor's raw outputs."""
+        mean, spread = jnp.split(outputs.astype(jnp.float32), 2)
+        return cls(jnp.tanh(mean), 0.9 * jax.nn.sigmoid(spread + 2.0) + 0.1)
+
+    def sample(self, key: Key[Array, ""]) -> Float[Array, "actions"]:
+        """Reparameterised, so dynamics gradients can pass."""
+        return self.mean + self.deviation * jax.random.normal(key, self.mean.shape)
+
+    def mode(self) -> Float[Array, "actions"]:
+        """The most likely action."""
+        return self.mean
+
+    def log_prob(self, action: Float[Array, "actions"]) -> Float[Array, ""]:
+        """Log-density, summed over action dimensions."""
+        z = (action - self.mean) / self.deviation
+        return (-0.5 * z**2 - jnp.log(self.deviation) - 0.5 * jnp.log(2 * jnp.pi)).sum()
+
+    def entropy(self) -> Float[Array, ""]:
+        """Differential entropy, nats."""
+        return (jnp.log(self.deviation) + 0.5 * jnp.log(2 * jnp.pi * jnp.e)).sum()
+
+
+class OneHotCategorical(NamedTuple):
+    """Discrete actions as one-hot vectors, 1 % uniform mixed in."""
+
+    log_probs: Float[Array, "actions"]
+
+    @classmethod
+    def from_outputs(cls, outputs: Float[Array, "actions"]) -> "OneHotCategorical":
+        """From the actor's raw outputs."""
+        return cls(unimix_log_probs(outputs))
+
+    def sample(self, key: Key[Array, ""]) -> Float[Array, "actions"]:
+        """Straight-through."""
+        return sample_straight_through(key, self.log_probs[None])[0]
+
+    def mode(self) -> Float[Array, "actions"]:
+        """The most likely action."""
+        return jax.nn.one_hot(jnp.argmax(self.log_probs), self.log_probs.shape[0])
+
+    def log_prob(self, action: Float[Array, "actions"]) -> Float[Array, ""]:
+        """Log-probability of a one-hot action."""
+        return (action * self.log_probs).sum()
+
+    def entropy(self) -> Float[Array, ""]:
+        """Shannon entropy, nats."""
+        return -(jnp.exp(self.log_probs) * self.log_probs).sum()
+
+
+def action_index(action: Float[Array, "actions"]) -> Int[Array, ""]:
+    """The number of a one-hot action."""
+    return jnp.argmax(action)

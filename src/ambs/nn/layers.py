@@ -1,0 +1,146 @@
+"""Layers as DreamerV3 has them: LayerNorm + SiLU after every linear map, truncated-normal initialisation.
+
+All are written for one example; `jax.vmap` goes outside. Parameters are float32. Compute follows the dtype of the weights a
+caller passes in (`ambs.nn.precision`), normalisation is always done in float32.
+"""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+
+def trunc_normal(key: Key[Array, ""], shape: tuple[int, ...], fan: float, scale: float) -> Float[Array, "..."]:
+    """Truncated normal with variance scale/fan (the factor corrects for the truncation at two deviations)."""
+    if scale == 0:
+        return jnp.zeros(shape)
+    deviation = math.sqrt(scale / fan) / 0.87962566103423978
+    return deviation * jax.random.truncated_normal(key, -2.0, 2.0, shape)
+
+
+class Linear(eqx.Module):
+    """y = W x + b; `scale` of the initial weights, 0 for heads that must start at zero."""
+
+    weight: Float[Array, "inputs outputs"]
+    bias: Float[Array, "outputs"] | None
+
+    def __init__(self, inputs: int, outputs: int, *, key: Key[Array, ""], scale: float = 1.0, bias: bool = True):
+        self.weight = trunc_normal(key, (inputs, outputs), (inputs + outputs) / 2, scale)
+        self.bias = jnp.zeros(outputs) if bias else None
+
+    def __call__(self, x: Float[Array, "inputs"]) -> Float[Array, "outputs"]:
+        """Apply."""
+        y = x.astype(self.weight.dtype) @ self.weight
+        return y if self.bias is None else y + self.bias
+
+
+class LayerNorm(eqx.Module):
+    """Normalise the last axis, in float32, then scale and shift."""
+
+    scale: Float[Array, "features"]
+    shift: Float[Array, "features"]
+
+    def __init__(self, features: int):
+        self.scale, self.shift = jnp.ones(features), jnp.zeros(features)
+
+    def __call__(self, x: Float[Array, "*axes features"]) -> Float[Array, "*axes features"]:
+        """Apply."""
+        wide = x.astype(jnp.float32)
+        centred = wide - wide.mean(axis=-1, keepdims=True)
+        normal = centred * jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-3)
+        lead = (1,) * (x.ndim - 1)
+        scaled = normal * self.scale.astype(jnp.float32).reshape(*lead, -1)
+        return (scaled + self.shift.astype(jnp.float32).reshape(*lead, -1)).astype(x.dtype)
+
+
+class Dense(eqx.Module):
+    """Linear, LayerNorm, SiLU."""
+
+    linear: Linear
+    norm: LayerNorm
+
+    def __init__(self, inputs: int, outputs: int, *, key: Key[Array, ""]):
+        self.linear = Linear(inputs, outputs, key=key, bias=False)
+        self.norm = LayerNorm(outputs)
+
+    def __call__(self, x: Float[Array, "inputs"]) -> Float[Array, "outputs"]:
+        """Apply."""
+        return jax.nn.silu(self.norm(self.linear(x)))
+
+
+class MLP(eqx.Module):
+    """`layers` dense layers of `units`, then a linear output if `outputs` is given."""
+
+    hidden: tuple[Dense, ...]
+    out: Linear | None
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int | None,
+        *,
+        layers: int,
+        units: int,
+        key: Key[Array, ""],
+        out_scale: float = 1.0,
+    ):
+        keys = jax.random.split(key, layers + 1)
+        sizes = [inputs] + [units] * layers
+        self.hidden = tuple(Dense(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys[:-1], strict=True))
+        self.out = None if outputs is None else Linear(sizes[-1], outputs, key=keys[-1], scale=out_scale)
+
+    def __call__(self, x: Float[Array, "inputs"]) -> Float[Array, "outputs"]:
+        """Apply."""
+        for layer in self.hidden:
+            x = layer(x)
+        return x if self.out is None else self.out(x)
+
+
+class GRU(eqx.Module):
+    """Gated recurrent unit with one LayerNorm over all gates and an update gate biased towards keeping."""
+
+    linear: Linear
+    norm: LayerNorm
+
+    def __init__(self, inputs: int, units: int, *, key: Key[Array, ""]):
+        self.linear = Linear(inputs + units, 3 * units, key=key, bias=False)
+        self.norm = LayerNorm(3 * units)
+
+    def __call__(self, x: Float[Array, "inputs"], h: Float[Array, "units"]) -> Float[Array, "units"]:
+        """h_t = f(h_{t−1}, x_t)."""
+        gates = self.norm(self.linear(jnp.concatenate([h.astype(x.dtype), x])))
+        reset, candidate, update = jnp.split(gates, 3)
+        candidate = jnp.tanh(jax.nn.sigmoid(reset) * candidate)
+        update = jax.nn.sigmoid(update - 1)
+        return update * candidate + (1 - update) * h.astype(x.dtype)
+
+
+class Conv(eqx.Module):
+    """4×4 convolution of stride 2, halving (or, `up`, doubling) an image `[height, width, channels]`; LayerNorm + SiLU
+    unless it is an output layer."""
+
+    weight: Float[Array, "4 4 inputs outputs"]
+    bias: Float[Array, "outputs"] | None
+    norm: LayerNorm | None
+    up: bool = eqx.field(static=True)
+
+    def __init__(self, inputs: int, outputs: int, *, key: Key[Array, ""], up: bool = False, plain: bool = False):
+        fan = 16 * (inputs + outputs) / 2
+        self.weight = trunc_normal(key, (4, 4, inputs, outputs), fan, 1.0)
+        self.bias = jnp.zeros(outputs) if plain else None
+        self.norm = None if plain else LayerNorm(outputs)
+        self.up = up
+
+    def __call__(self, x: Float[Array, "height width inputs"]) -> Float[Array, "height2 width2 outputs"]:
+        """Apply."""
+        names = ("NHWC", "HWIO", "NHWC")
+        batch = x[None].astype(self.weight.dtype)
+        if self.up:
+            y = jax.lax.conv_transpose(batch, self.weight, (2, 2), "SAME", dimension_numbers=names)[0]
+        else:
+            y = jax.lax.conv_general_dilated(batch, self.weight, (2, 2), "SAME", dimension_numbers=names)[0]
+        if self.norm is None:
+            return y if self.bias is None else y + self.bias.reshape(1, 1, -1)
+        return jax.nn.silu(self.norm(y))

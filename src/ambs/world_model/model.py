@@ -1,0 +1,120 @@
+"""The world model as a whole: encoder, RSSM, decoder, heads; and what the shield and the agent ask of it."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from ambs.config import ModelConfig
+from ambs.envs.model import Dynamics, Step
+from ambs.nn.distributions import two_hot_mean
+from ambs.nn.layers import MLP
+from ambs.spec.formula import Atoms, Formula
+from ambs.world_model.rssm import RSSM, Latent
+from ambs.world_model.vision import Decoder, Encoder, Observation, ObservationSpec
+
+
+class Spec(NamedTuple):
+    """What a world looks like to the model."""
+
+    observation: ObservationSpec
+    actions: int
+    """Length of an action vector (one-hot for discrete actions)."""
+    atoms: Atoms
+    psi: Formula
+    frames: int = 1
+    """Frames per agent step (action repeat); each has labels of its own."""
+    cost: float = 10.0
+    """C."""
+
+
+class Heads(eqx.Module):
+    """Reward, continue, and labels or cost, from features."""
+
+    reward: MLP
+    proceed: MLP
+    """Logit of continue."""
+    labels: MLP | None
+    cost: MLP | None
+
+
+class WorldModel(eqx.Module):
+    """p_θ of the paper."""
+
+    encoder: Encoder
+    rssm: RSSM
+    decoder: Decoder
+    heads: Heads
+    spec: Spec = eqx.field(static=True)
+    config: ModelConfig = eqx.field(static=True)
+
+    def __init__(self, spec: Spec, config: ModelConfig, *, key: Key[Array, ""]):
+        size = config.widths
+        keys = jax.random.split(key, 6)
+        features = size.deter + size.latents * size.classes
+        self.spec, self.config = spec, config
+        self.encoder = Encoder(spec.observation, size, key=keys[0])
+        self.rssm = RSSM(self.encoder.outputs, spec.actions, size, key=keys[1])
+        self.decoder = Decoder(features, spec.observation, size, key=keys[2])
+
+        def head(outputs: int, which: int, scale: float = 1.0) -> MLP:
+            return MLP(features, outputs, layers=size.layers, units=size.hidden, key=keys[which], out_scale=scale)
+
+        by_labels = config.cost_head == "labels"
+        self.heads = Heads(
+            reward=head(size.bins, 3, 0.0),
+            proceed=head(1, 4),
+            labels=head(spec.frames * len(spec.atoms), 5) if by_labels else None,
+            cost=None if by_labels else head(size.bins, 5, 0.0),
+        )
+
+    def reward(self, latent: Latent) -> Float[Array, ""]:
+        """r̂ on arriving here."""
+        return two_hot_mean(self.heads.reward(latent.features))
+
+    def proceed(self, latent: Latent) -> Float[Array, ""]:
+        """Probability that the episode goes on after this state."""
+        return jax.nn.sigmoid(self.heads.proceed(latent.features)[0].astype(jnp.float32))
+
+    def label_probs(self, latent: Latent) -> Float[Array, "frames atoms"]:
+        """Probability of each atom in each frame of the step that led here, with the positive-class weight undone."""
+        assert self.heads.labels is not None
+        logits = self.heads.labels(latent.features).astype(jnp.float32) - jnp.log(self.config.positive_weight)
+        return jax.nn.sigmoid(logits.reshape(self.spec.frames, len(self.spec.atoms)))
+
+    def cost(self, latent: Latent) -> Float[Array, ""]:
+        """ĉ of arriving here: C·P(¬Ψ in any frame), exact and differentiable; or the two-hot mean."""
+        if self.heads.cost is not None:
+            return two_hot_mean(self.heads.cost(latent.features))
+        holds = self.spec.psi.probability(self.label_probs(latent), self.spec.atoms)
+        return self.spec.cost * (1 - holds.prod())
+
+    def dynamics(self) -> Dynamics:
+        """The model as the shield's transition function: (key, Latent, action) -> Step.
+
+        With a two-hot cost head the step carries P(violation) = ĉ/C as the probability that Ψ fails, by way of a single
+        pseudo-label; it needs `shield_psi` and `shield_atoms`.
+        """
+
+        def step(key: Key[Array, ""], latent: Latent, action: Float[Array, "actions"]) -> Step:
+            arrival = self.rssm.imagine(latent, action, key)
+            if self.heads.labels is not None:
+                labels = self.label_probs(arrival)
+            else:
+                labels = jnp.clip(self.cost(arrival) / self.spec.cost, 0, 1).reshape(1, 1)
+            return Step(arrival, labels, self.proceed(arrival))
+
+        return step
+
+    def encode(
+        self,
+        latent: Latent,
+        action: Float[Array, "actions"],
+        observation: Observation,
+        is_first: Bool[Array, ""],
+        key: Key[Array, ""],
+    ) -> Latent:
+        """Filter one step: the posterior latent after `action` led to `observation`."""
+        return self.rssm.observe(latent, action, self.encoder(observation), is_first, key).latent

@@ -1,0 +1,111 @@
+"""Encoders and decoders of observations: a small CNN for images, a symlog MLP for vectors, both where both are observed."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, Shaped
+
+from ambs.config import Size
+from ambs.errors import UserError
+from ambs.nn.distributions import symlog
+from ambs.nn.layers import MLP, Conv, Linear
+
+Observation = dict[str, Shaped[Array, "..."]]
+"""`image` `[size, size, 3]` uint8 and/or `vector` `[vector]` float."""
+
+
+class ObservationSpec(NamedTuple):
+    """What is observed: image size in pixels (0: none) and length of the vector (0: none)."""
+
+    image: int = 0
+    vector: int = 0
+
+    def check(self) -> None:
+        """Refuse what no network can be built for."""
+        if not self.image and not self.vector:
+            raise UserError("an observation needs an image, a vector, or both")
+        if self.image % 16:
+            raise UserError(f"the image size must be a multiple of 16 pixels, got {self.image}")
+
+
+class Encoder(eqx.Module):
+    """Observation -> embedding."""
+
+    convs: tuple[Conv, ...]
+    mlp: MLP | None
+    outputs: int = eqx.field(static=True)
+
+    def __init__(self, spec: ObservationSpec, size: Size, *, key: Key[Array, ""]):
+        spec.check()
+        keys = jax.random.split(key, 5)
+        channels = [3] + [size.cnn_depth * factor for factor in (1, 2, 4, 8)]
+        stages = zip(channels[:-1], channels[1:], keys[:4], strict=True) if spec.image else ()
+        self.convs = tuple(Conv(a, b, key=k) for a, b, k in stages)
+        self.mlp = (
+            MLP(spec.vector, None, layers=size.vector_layers, units=size.vector_units, key=keys[4])
+            if spec.vector
+            else None
+        )
+        self.outputs = (spec.image // 16) ** 2 * channels[-1] + (size.vector_units if spec.vector else 0)
+
+    def __call__(self, observation: Observation) -> Float[Array, "embedding"]:
+        """Apply."""
+        parts = []
+        if self.convs:
+            image = observation["image"].astype(self.convs[0].weight.dtype) / 255 - 0.5
+            for conv in self.convs:
+                image = conv(image)
+            parts.append(image.reshape(-1))
+        if self.mlp is not None:
+            parts.append(self.mlp(symlog(observation["vector"].astype(jnp.float32))))
+        return jnp.concatenate(parts)
+
+
+class Decoder(eqx.Module):
+    """Features -> reconstruction: image in [0, 1] scale, vector in symlog scale; float32."""
+
+    project: Linear | None
+    convs: tuple[Conv, ...]
+    mlp: MLP | None
+    grid: int = eqx.field(static=True)
+
+    def __init__(self, features: int, spec: ObservationSpec, size: Size, *, key: Key[Array, ""]):
+        keys = jax.random.split(key, 6)
+        self.grid = spec.image // 16
+        channels = [size.cnn_depth * factor for factor in (8, 4, 2, 1)] + [3]
+        self.project = Linear(features, self.grid**2 * channels[0], key=keys[4]) if spec.image else None
+        stages = zip(channels[:-1], channels[1:], keys[:4], strict=True) if spec.image else ()
+        self.convs = tuple(Conv(a, b, key=k, up=True, plain=b == 3) for a, b, k in stages)
+        self.mlp = (
+            MLP(features, spec.vector, layers=size.vector_layers, units=size.vector_units, key=keys[5])
+            if spec.vector
+            else None
+        )
+
+    def __call__(self, features: Float[Array, "features"]) -> dict[str, Float[Array, "..."]]:
+        """Apply."""
+        outputs = {}
+        if self.project is not None:
+            image = self.project(features).reshape(self.grid, self.grid, -1)
+            for conv in self.convs:
+                image = conv(image)
+            outputs["image"] = image.astype(jnp.float32) + 0.5
+        if self.mlp is not None:
+            outputs["vector"] = self.mlp(features).astype(jnp.float32)
+        return outputs
+
+
+def reconstruction_loss(
+    outputs: dict[str, Float[Array, "..."]], observation: Observation
+) -> dict[str, Float[Array, ""]]:
+    """Squared error, summed over pixels or entries, one term per part of the observation."""
+    losses = {}
+    if "image" in outputs:
+        target = observation["image"].astype(jnp.float32) / 255
+        losses["image"] = ((outputs["image"] - target) ** 2).sum()
+    if "vector" in outputs:
+        target = symlog(observation["vector"].astype(jnp.float32))
+        losses["vector"] = ((outputs["vector"] - target) ** 2).sum()
+    return losses

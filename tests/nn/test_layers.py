@@ -1,0 +1,70 @@
+"""Layers against plain NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ambs.nn.layers import GRU, MLP, Conv, Dense, LayerNorm, Linear, trunc_normal
+from ambs.nn.precision import cast, compute_dtype
+
+
+def fresh(seed=0):
+    """A key that has not been used."""
+    return jax.random.key(seed)
+
+
+def normalised(x, scale, shift):
+    return (x - x.mean()) / np.sqrt(x.var() + 1e-3) * scale + shift
+
+
+def test_initial_weights():
+    weights = trunc_normal(fresh(), (400, 600), 500.0, 1.0)
+    assert float(weights.std()) == pytest.approx(np.sqrt(1 / 500), rel=0.01)
+    assert float(jnp.abs(weights).max()) <= 2.28 * np.sqrt(1 / 500)
+    assert not Linear(3, 4, key=fresh(), scale=0.0).weight.any()
+
+
+def test_dense_and_norm_by_hand():
+    layer = Dense(3, 4, key=fresh())
+    x = np.array([1.0, -2.0, 0.5])
+    hidden = normalised(x @ np.asarray(layer.linear.weight), 1.0, 0.0)
+    np.testing.assert_allclose(layer(jnp.asarray(x, jnp.float32)), hidden / (1 + np.exp(-hidden)), rtol=1e-5)
+    norm = LayerNorm(2)
+    np.testing.assert_allclose(norm(jnp.array([[1.0, 3.0], [0.0, 0.0]])), [[-0.9995, 0.9995], [0, 0]], atol=1e-4)
+
+
+def test_gru_by_hand():
+    gru = GRU(2, 3, key=fresh())
+    x, h = np.array([0.3, -0.7]), np.array([0.1, 0.2, -0.4])
+    gates = normalised(np.concatenate([h, x]) @ np.asarray(gru.linear.weight), 1.0, 0.0)
+    reset, candidate, update = np.split(gates, 3)
+    sigmoid = lambda z: 1 / (1 + np.exp(-z))  # noqa: E731
+    candidate = np.tanh(sigmoid(reset) * candidate)
+    gate = sigmoid(update - 1)
+    expected = gate * candidate + (1 - gate) * h
+    np.testing.assert_allclose(gru(jnp.asarray(x, jnp.float32), jnp.asarray(h, jnp.float32)), expected, rtol=1e-5)
+
+
+def test_convolutions_halve_and_double():
+    down, up = Conv(3, 5, key=fresh()), Conv(5, 3, key=fresh(), up=True, plain=True)
+    image = jax.random.normal(jax.random.key(1), (16, 16, 3))
+    small = down(image)
+    assert small.shape == (8, 8, 5)
+    assert up(small).shape == (16, 16, 3)
+    # One output pixel by hand: SAME padding puts one row and column of zeros before the image.
+    raw = Conv(3, 5, key=fresh(), plain=True)
+    patch = np.pad(np.asarray(image), ((1, 1), (1, 1), (0, 0)))[4:8, 6:10]
+    np.testing.assert_allclose(raw(image)[2, 3], np.einsum("hwi,hwio->o", patch, raw.weight), rtol=1e-4, atol=1e-5)
+
+
+def test_vectorised_equals_looped_and_low_precision_is_close():
+    mlp = MLP(6, 4, layers=2, units=32, key=fresh())
+    x = jax.random.normal(jax.random.key(1), (5, 6))
+    many = jax.vmap(mlp)(x)
+    np.testing.assert_allclose(many, np.stack([mlp(row) for row in x]), rtol=1e-5, atol=1e-6)
+    low = cast(mlp, jnp.bfloat16)
+    assert low(x[0]).dtype == jnp.bfloat16
+    np.testing.assert_allclose(low(x[0]).astype(jnp.float32), many[0], atol=0.05)
+    assert compute_dtype("cpu") == jnp.float32
+    assert compute_dtype("gpu") == jnp.bfloat16

@@ -1,0 +1,187 @@
+"""The world model: stepping, masking, heads and loss, against manual computation."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ambs.config import ModelConfig
+from ambs.errors import UserError
+from ambs.nn.distributions import categorical_kl
+from ambs.shield import Parts, ShieldConfig, rollout, shield
+from ambs.spec import Atoms, parse_formula
+from ambs.streams import stream
+from ambs.world_model.loss import Sequence, kl_terms, world_model_loss
+from ambs.world_model.model import Spec, WorldModel
+from ambs.world_model.rssm import Latent
+from ambs.world_model.vision import ObservationSpec, reconstruction_loss
+
+
+def fresh(seed=0):
+    """A key that has not been used."""
+    return jax.random.key(seed)
+
+
+ATOMS = Atoms(("hazard", "collision"))
+PSI = parse_formula("!hazard & !collision", ATOMS)
+
+
+def make(observation=None, frames=2, **config) -> WorldModel:
+    observation = observation or ObservationSpec(vector=3)
+    return WorldModel(Spec(observation, 2, ATOMS, PSI, frames), ModelConfig(size="xxs", **config), key=fresh())
+
+
+def sequence(model: WorldModel, batch=2, time=5, seed=1) -> Sequence:
+    keys = jax.random.split(jax.random.key(seed), 6)
+    seen = model.spec.observation
+    observation = {}
+    if seen.image:
+        observation["image"] = jax.random.randint(keys[0], (batch, time, seen.image, seen.image, 3), 0, 256).astype(
+            jnp.uint8
+        )
+    if seen.vector:
+        observation["vector"] = jax.random.normal(keys[1], (batch, time, seen.vector))
+    return Sequence(
+        observation,
+        jax.random.normal(keys[2], (batch, time, 2)),
+        jax.random.normal(keys[3], (batch, time)),
+        jax.random.bernoulli(keys[4], 0.3, (batch, time, model.spec.frames, 2)),
+        jnp.ones((batch, time)),
+        jnp.zeros((batch, time), bool).at[:, 0].set(True),
+    )
+
+
+def starts(model: WorldModel, batch: int) -> Latent:
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (batch, *leaf.shape)), model.rssm.initial())
+
+
+def test_filtering_equals_stepping():
+    model = make()
+    items = jax.tree.map(lambda leaf: leaf[0], sequence(model))
+    embeddings = jax.vmap(model.encoder)(items.observation)
+    whole = model.rssm.filter(model.rssm.initial(), items.action, embeddings, items.is_first, fresh())
+    latent = model.rssm.initial()
+    for t in range(5):
+        step = model.rssm.observe(
+            latent, items.action[t], embeddings[t], items.is_first[t], jax.random.fold_in(fresh(), t)
+        )
+        for one, many in zip(jax.tree.leaves(step), jax.tree.leaves(whole), strict=True):
+            np.testing.assert_allclose(one, many[t], rtol=1e-5, atol=1e-6)
+        latent = step.latent
+
+
+def test_the_first_step_of_an_episode_forgets():
+    """Whatever came before, and whatever action stands there, an episode's first latent is the same."""
+    model = make()
+    embedding = model.encoder({"vector": jnp.array([0.1, 0.2, 0.3])})
+    other = Latent(jnp.full(96, 0.7), jax.nn.one_hot(jnp.arange(8), 8))
+    anew = model.rssm.observe(model.rssm.initial(), jnp.zeros(2), embedding, jnp.array(True), fresh())
+    again = model.rssm.observe(other, jnp.ones(2), embedding, jnp.array(True), fresh())
+    later = model.rssm.observe(other, jnp.ones(2), embedding, jnp.array(False), fresh())
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), anew, again))
+    assert not (anew.latent.deter == later.latent.deter).all()
+
+
+def test_label_probabilities_and_cost_by_hand():
+    model = make(positive_weight=4.0)
+    latent = model.rssm.initial()
+    logits = model.heads.labels(latent.features).reshape(2, 2)
+    probs = 1 / (1 + np.exp(-(np.asarray(logits) - np.log(4.0))))
+    np.testing.assert_allclose(model.label_probs(latent), probs, rtol=1e-5)
+    holds = ((1 - probs[:, 0]) * (1 - probs[:, 1])).prod()
+    assert model.cost(latent) == pytest.approx(10 * (1 - holds), rel=1e-5)
+
+
+def test_fresh_rewards_are_zero_and_two_hot_costs_too():
+    model = make(cost_head="two_hot")
+    assert float(model.reward(model.rssm.initial())) == 0
+    assert float(model.cost(model.rssm.initial())) == 0
+    assert model.heads.labels is None
+
+
+def test_kl_terms_by_hand():
+    """Each side of the balance has gradients on its own side only, and none below the free nats."""
+    p, q = jnp.log(jnp.array([[0.9, 0.1]])), jnp.log(jnp.array([[0.1, 0.9]]))
+    exact = 0.8 * np.log(9)
+    terms = kl_terms(p, q, 1.0)
+    assert terms["dyn"] == pytest.approx(exact)
+    assert terms["rep"] == pytest.approx(exact)
+    by_posterior = jax.grad(lambda post: kl_terms(post, q, 1.0)["dyn"])(p)
+    by_prior = jax.grad(lambda prior: kl_terms(p, prior, 1.0)["rep"])(q)
+    assert not by_posterior.any()
+    assert not by_prior.any()
+    assert jax.grad(lambda prior: kl_terms(p, prior, 1.0)["dyn"])(q).any()
+    assert jax.grad(lambda post: kl_terms(post, q, 1.0)["rep"])(p).any()
+    assert kl_terms(p, p, 1.0)["dyn"] == 1
+    assert not jax.grad(lambda prior: kl_terms(p, prior, 5.0)["dyn"])(q).any()
+
+
+@pytest.mark.parametrize("observation", [ObservationSpec(vector=3), ObservationSpec(image=32), ObservationSpec(32, 3)])
+@pytest.mark.parametrize("cost_head", ["labels", "two_hot"])
+def test_loss_is_the_mean_of_its_terms_and_trains_everything(observation, cost_head):
+    model = make(observation, cost_head=cost_head)
+    batch = sequence(model)
+
+    def loss(model):
+        losses, latent = world_model_loss(model, batch, starts(model, 2), fresh())
+        return losses.total, (losses, latent)
+
+    (total, (losses, latent)), grads = eqx.filter_jit(eqx.filter_value_and_grad(loss, has_aux=True))(model)
+    scales = {"dyn": 0.5, "rep": 0.1}
+    assert total == pytest.approx(
+        float(sum(scales.get(name, 1) * term for name, term in losses.terms.items())), rel=1e-5
+    )
+    assert latent.deter.shape == (2, 5, 96)
+    assert losses.kl == pytest.approx(float(losses.terms["dyn"]), rel=1e-4) or losses.terms["dyn"] == 1
+    expected = {"dyn", "rep", "reward", "proceed", "labels" if cost_head == "labels" else "cost"}
+    expected |= ({"image"} if observation.image else set()) | ({"vector"} if observation.vector else set())
+    assert set(losses.terms) == expected
+    silent = [path for path, leaf in jax.tree.leaves_with_path(eqx.filter(grads, eqx.is_array)) if not jnp.any(leaf)]
+    # Behind zero-initialised outputs nothing can move yet; everything else must.
+    allowed = ("reward", "cost")
+    assert all(any(f".{name}" in jax.tree_util.keystr(path) for name in allowed) for path in silent), silent
+
+
+def test_reconstruction_by_hand():
+    seen = {"image": jnp.full((16, 16, 3), 255, jnp.uint8), "vector": jnp.array([np.e - 1.0])}
+    losses = reconstruction_loss({"image": jnp.full((16, 16, 3), 0.5), "vector": jnp.array([3.0])}, seen)
+    assert losses["image"] == pytest.approx(16 * 16 * 3 * 0.25)
+    assert losses["vector"] == pytest.approx(4.0, rel=1e-5)
+
+
+def test_the_shield_runs_on_the_model_unchanged():
+    """Latents, label probabilities and continue flags plug into the shield; imagination is manual stepping."""
+    model = make()
+    dynamics = model.dynamics()
+    latent = model.rssm.initial()
+    action = jnp.array([0.3, -0.3])
+    step = dynamics(fresh(), latent, action)
+    manual = model.rssm.imagine(latent, action, fresh())
+    np.testing.assert_allclose(step.state.deter, manual.deter)
+    np.testing.assert_allclose(step.labels, model.label_probs(manual))
+    config = ShieldConfig(horizon=5, traces=64)
+    parts = Parts(rollout(dynamics, 5), lambda _k, _s: action, lambda _k, _s: -action, PSI, ATOMS, config)
+    states = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), latent)
+    decide = jax.jit(lambda key: shield(key, states, jnp.stack([action, action]), parts, jnp.zeros((2, 2), bool)))
+    decision = decide(stream(0, "shield"))
+    assert decision.traces_used.tolist() == [64, 64]
+    assert jnp.isfinite(decision.p_safe).all()
+
+
+def test_impossible_observations_are_refused():
+    with pytest.raises(UserError, match="multiple of 16"):
+        make(ObservationSpec(image=30))
+    with pytest.raises(UserError, match="an image, a vector, or both"):
+        make(ObservationSpec())
+
+
+def test_posterior_kl_is_what_is_reported():
+    model = make()
+    batch = sequence(model)
+    losses, _ = world_model_loss(model, batch, starts(model, 2), fresh())
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(fresh(), jnp.arange(2))
+    embeddings = jax.vmap(jax.vmap(model.encoder))(batch.observation)
+    observed = jax.vmap(model.rssm.filter)(starts(model, 2), batch.action, embeddings, batch.is_first, keys)
+    exact = jax.vmap(jax.vmap(categorical_kl))(observed.posterior, observed.prior).mean()
+    assert losses.kl == pytest.approx(float(exact), rel=1e-5)

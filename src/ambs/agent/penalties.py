@@ -75,17 +75,17 @@ def penalty(config: AgentConfig, horizon: int, cost: float) -> Penalty:
 
 
 def none() -> Penalty:
-    """Plain policy gradient (Eq. 5)."""
+    """Plain policy gradient (Eq. 6)."""
     return _stateless(lambda seen: (jnp.ones_like(seen.cost_next), jnp.zeros_like(seen.cost_next)))
 
 
 def penl(alpha: float) -> Penalty:
-    """Penalty critic (Eq. 6): G_t − α·G^C_t."""
+    """Penalty critic (Eq. 7): G_t − α·G^C_t."""
     return _stateless(lambda seen: (jnp.ones_like(seen.cost_next), jnp.full_like(seen.cost_next, alpha)))
 
 
 def plpg(alpha: float, *, stop_gradient: bool = True) -> Penalty:
-    """Probabilistic logic policy gradient (Eq. 8): sg(exp(min(δ_t, 0)))·G_t − α·G^C_t.
+    """Probabilistic logic policy gradient (Eq. 9): sg(exp(min(δ_t, 0)))·G_t − α·G^C_t.
 
     δ_t = −(c_{t+1} + V_safe(s_{t+1}) − V_safe(s_t)) with the backup policy's cost value; weights in [1e-6, 1].
     """
@@ -99,7 +99,7 @@ def plpg(alpha: float, *, stop_gradient: bool = True) -> Penalty:
 
 
 def copt(alpha: float, kappa: float, discount: float, horizon: int, cost: float) -> Penalty:
-    """Counter-example guided policy optimisation (Eq. 9–11): sg(1 − W_t)·G_t − α·G^C_t, W_t = σ((cost_t − γ^{T−1}C)/κ)."""
+    """Counter-example guided policy optimisation (Eq. 10–12): sg(1 − W_t)·G_t − α·G^C_t, W_t = σ((cost_t − γ^{T−1}C)/κ)."""
     threshold = discount ** (horizon - 1) * cost
 
     def weights(seen: Imagined) -> tuple[Array, Array]:
@@ -113,7 +113,7 @@ def copt(alpha: float, kappa: float, discount: float, horizon: int, cost: float)
 def remaining_cost(
     cost_next: Float[Array, "time *traces"], value_end: Float[Array, "*traces"], discount: float
 ) -> Float[Array, "time *traces"]:
-    """cost(s_t) = Σ_{k=1}^{H−t} γ^{k−1}·c_{t+k} + γ^{H−t}·V(s_H) for every t (Eq. 9)."""
+    """cost(s_t) = Σ_{k=1}^{H−t} γ^{k−1}·c_{t+k} + γ^{H−t}·V(s_H) for every t (Eq. 10)."""
 
     def backward(later: Array, cost: Array) -> tuple[Array, Array]:
         total = cost + discount * later

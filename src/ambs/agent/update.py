@@ -238,7 +238,7 @@ def _reach(
 def _actor_loss(
     actor: Actor, dream: Dream, gain: Float[Array, "time traces"], weight: Float[Array, "time traces"], config: Config
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """−Σ w·(advantage·ln π + η·H[π]) (Eq. 5) or, by dynamics gradients, −Σ w·(advantage + η·H[π])."""
+    """−Σ w·(advantage·ln π + η·H[π]) (Eq. 6) or, by dynamics gradients, −Σ w·(advantage + η·H[π])."""
     features = sg(dream.latent.features[:-1])
     policy = jax.vmap(jax.vmap(actor))(features)
     entropy = jax.vmap(jax.vmap(lambda p: p.entropy()))(policy)

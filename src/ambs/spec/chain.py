@@ -16,7 +16,7 @@ from scipy.sparse.linalg import spsolve
 
 from ambs.errors import UserError
 from ambs.spec.formula import Atom, Atoms, Constant, Formula, evaluate
-from ambs.spec.pctl import Next, Path, Probability
+from ambs.spec.pctl import Always, Eventually, Next, Path, Probability, Until
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Chain:
         """P_s(φ) for every state s: `[states]` float64."""
         if isinstance(path, Next):
             return np.asarray(self.transitions @ self.satisfies(path.operand).astype(np.float64))
+        assert isinstance(path, Until | Eventually | Always)
         first, second, steps, negated = path.as_until()
         stay, target = self.satisfies(first), self.satisfies(second)
         values = self._until(stay, target) if steps is None else self._bounded_until(stay, target, steps)

@@ -9,6 +9,7 @@ prefix of a trace says about a path formula is three-valued; exact values on fin
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -28,33 +29,58 @@ class Verdict(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Path:
-    """Base of path formulas φ; `steps` is the bound n of U≤n, F≤n and G≤n, or None."""
+class Path(ABC):
+    """Base of path formulas φ."""
 
-    def __post_init__(self) -> None:
-        steps = getattr(self, "steps", None)
-        if steps is not None and not 0 <= steps <= MAX_STEPS:
-            raise FormulaError(f"a step bound must be between 0 and {MAX_STEPS}, got {steps}")
-
+    @abstractmethod
     def states(self) -> tuple[Formula, ...]:
         """The state formulas in it."""
-        raise NotImplementedError
-
-    def as_until(self) -> tuple[Formula, Formula, int | None, bool]:
-        """(Φ₁, Φ₂, n, negated) such that this is Φ₁ U≤n Φ₂ or its negation (◇ and □ of Sec. 2.2)."""
-        raise NotImplementedError
 
     def on_traces(self, labels: Any, atoms: Atoms) -> Any:
         """Verdict codes (int8) `[...]` for prefixes s_0..s_L with labels `[..., L+1, atoms]`; NumPy or JAX, jit-able."""
-        xp = labels.__array_namespace__()
         if labels.ndim < 2 or labels.shape[-2] < 1:
             raise FormulaError(f"a trace needs labels [..., states, atoms] and at least one state, got {labels.shape}")
-        if isinstance(self, Next):
-            if labels.shape[-2] < 2:
-                known = self.operand.constant()
-                verdict = Verdict.UNDECIDED if known is None else Verdict(int(known))
-                return xp.full(labels.shape[:-2], int(verdict), dtype=xp.int8)
-            return xp.astype(self.operand.holds(labels[..., 1, :], atoms), xp.int8)
+        return self._verdicts(labels, atoms, labels.__array_namespace__())
+
+    @abstractmethod
+    def _verdicts(self, labels: Any, atoms: Atoms, xp: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Next(Path):
+    """`X Φ`."""
+
+    operand: Formula
+
+    def states(self) -> tuple[Formula, ...]:
+        """The state formulas in it."""
+        return (self.operand,)
+
+    def _verdicts(self, labels: Any, atoms: Atoms, xp: Any) -> Any:
+        if labels.shape[-2] < 2:
+            known = self.operand.constant()
+            verdict = Verdict.UNDECIDED if known is None else Verdict(int(known))
+            return xp.full(labels.shape[:-2], int(verdict), dtype=xp.int8)
+        return xp.astype(self.operand.holds(labels[..., 1, :], atoms), xp.int8)
+
+    def __str__(self) -> str:
+        return f"X {bracketed(self.operand)}"
+
+
+@dataclass(frozen=True)
+class _Timed(Path):
+    """Base of U, F and G; `steps`, a field of each, is the bound n of U≤n, F≤n and G≤n, or None."""
+
+    def __post_init__(self) -> None:
+        steps = self.as_until()[2]
+        if steps is not None and not 0 <= steps <= MAX_STEPS:
+            raise FormulaError(f"a step bound must be between 0 and {MAX_STEPS}, got {steps}")
+
+    @abstractmethod
+    def as_until(self) -> tuple[Formula, Formula, int | None, bool]:
+        """(Φ₁, Φ₂, n, negated) such that this is Φ₁ U≤n Φ₂ or its negation (◇ and □ of Sec. 2.2)."""
+
+    def _verdicts(self, labels: Any, atoms: Atoms, xp: Any) -> Any:
         first, second, steps, negated = self.as_until()
         seen = labels.shape[-2] if steps is None else min(labels.shape[-2], steps + 1)
         labels = labels[..., :seen, :]
@@ -77,21 +103,7 @@ def _first(holds: Any, xp: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Next(Path):
-    """`X Φ`."""
-
-    operand: Formula
-
-    def states(self) -> tuple[Formula, ...]:
-        """The state formulas in it."""
-        return (self.operand,)
-
-    def __str__(self) -> str:
-        return f"X {bracketed(self.operand)}"
-
-
-@dataclass(frozen=True)
-class Until(Path):
+class Until(_Timed):
     """`Φ U Φ` or `Φ U<=n Φ`."""
 
     left: Formula
@@ -111,7 +123,7 @@ class Until(Path):
 
 
 @dataclass(frozen=True)
-class Eventually(Path):
+class Eventually(_Timed):
     """`F Φ` or `F<=n Φ`: true U Φ."""
 
     operand: Formula
@@ -130,7 +142,7 @@ class Eventually(Path):
 
 
 @dataclass(frozen=True)
-class Always(Path):
+class Always(_Timed):
     """`G Φ` or `G<=n Φ`: Φ holds in s_0 … s_n."""
 
     operand: Formula

@@ -129,3 +129,11 @@ def test_human_rendering_needs_a_display(monkeypatch):
 
     with pytest.raises(UserError, match="needs a display"):
         SafetyGym("PointGoal1", render_mode="human")
+
+
+def test_a_window_needs_a_display(monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(UserError, match="needs a display"):
+        make("PointGoal1", render_mode="human")

@@ -45,4 +45,9 @@ def full_id(name: str) -> str:
 
 def make(name: str, **options: Any) -> gymnasium.Env:
     """Make a registered environment by its id or short name."""
+    if options.get("render_mode") == "human":
+        from ambs.envs.safety_gym.env import has_display
+
+        if not has_display():
+            raise UserError('render_mode "human" needs a display, and there is none here; use "rgb_array"')
     return gymnasium.make(full_id(name), **options)

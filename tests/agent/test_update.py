@@ -52,7 +52,7 @@ def batch_for(spec: Spec, seed=0) -> Sequence:
     ("penalty", "actor_grad", "discrete", "observation", "semantics"),
     [
         ("copt", "reinforce", False, ObservationSpec(vector=4), "corrected"),
-        ("plpg", "dynamics", False, ObservationSpec(16), "paper"),
+        pytest.param("plpg", "dynamics", False, ObservationSpec(16), "paper", marks=pytest.mark.slow),
         ("penl", "reinforce", True, ObservationSpec(vector=4), "paper"),
         pytest.param("lag", "dynamics", False, ObservationSpec(16, 4), "corrected", marks=pytest.mark.slow),
         pytest.param("none", "dynamics", True, ObservationSpec(vector=4), "corrected", marks=pytest.mark.slow),
@@ -85,6 +85,7 @@ def test_contract(penalty, actor_grad, discrete, observation, semantics):
     assert jax.tree.all(same)
 
 
+@pytest.mark.slow
 def test_losses_stay_with_their_own_parameters():
     """The world model is untouched by policies and critics: another penalty leaves it bit by bit the same."""
     outcomes = []

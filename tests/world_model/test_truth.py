@@ -20,7 +20,7 @@ GRID = Grid()
 PSI = parse_formula("!hazard", ATOMS)
 ODDS = np.array([0.2, 0.3, 0.3, 0.1, 0.1])
 """The fixed policy, at play and in imagination."""
-BATCH, LENGTH, UPDATES, STATES, HORIZON = 16, 16, 2500, 50, 10
+BATCH, LENGTH, UPDATES, STATES, HORIZON = 16, 16, 2000, 50, 10
 # A world of 25 cells carries less than a nat per step: with free nats its prior would not be taught.
 CONFIG = ModelConfig(size="xxs", learning_rate=1e-3, free_nats=0.0)
 SPEC = Spec(ObservationSpec(vector=25), 5, ATOMS, PSI)
@@ -108,6 +108,7 @@ def test_learned_model_tells_the_true_safety_probability():
     assert mean_error(train(data, UPDATES)) <= 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("updates", "flip"), [(1, False), (600, True)])
 def test_a_frozen_or_mislabelled_model_does_not(updates, flip):
     data, _ = play(4_000, seed=0, flip_labels=flip)

@@ -117,8 +117,15 @@ def test_kl_terms_by_hand():
     assert not jax.grad(lambda prior: kl_terms(p, prior, 5.0)["dyn"])(q).any()
 
 
-@pytest.mark.parametrize("observation", [ObservationSpec(vector=3), ObservationSpec(image=32), ObservationSpec(32, 3)])
-@pytest.mark.parametrize("cost_head", ["labels", "two_hot"])
+@pytest.mark.parametrize(
+    ("observation", "cost_head"),
+    [
+        (ObservationSpec(vector=3), "labels"),
+        (ObservationSpec(32, 3), "two_hot"),
+        pytest.param(ObservationSpec(image=32), "labels", marks=pytest.mark.slow),
+        pytest.param(ObservationSpec(vector=3), "two_hot", marks=pytest.mark.slow),
+    ],
+)
 def test_loss_is_the_mean_of_its_terms_and_trains_everything(observation, cost_head):
     model = make(observation, cost_head=cost_head)
     batch = sequence(model)

@@ -21,7 +21,10 @@ def test_python_example_runs(capsys):
     assert re.match(r"(accept|override): \d+ of \d+ imagined futures", capsys.readouterr().out)
 
 
-def test_shell_examples_run(capsys):
+def test_shell_examples_run(capsys, tmp_path, monkeypatch):
+    # What they write goes to a folder of its own; what they read is found as from the project's root.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests").symlink_to(Path(__file__).parent)
     commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith(".venv/bin/ambs")]
     assert len(commands) >= 2
     for command in commands:

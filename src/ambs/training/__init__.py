@@ -1,0 +1,1 @@
+"""Training, and the files it leaves behind."""

@@ -1,0 +1,355 @@
+"""The folder a training run leaves behind, format 1; docs/run-folder.md is its reference. Nothing here learns."""
+
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import ambs
+from ambs.errors import UserError
+from ambs.training.files import finite, read_plain, reason, sync_folder, to_json, utc_now, write_all, write_atomic
+
+if TYPE_CHECKING:
+    from ambs.training.events import EventFile
+
+FORMAT = 1
+METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
+PREFIXES = {METRICS: "", EPISODES: "episode/"}
+"""What precedes a row's names in TensorBoard."""
+PACKAGES = (
+    "jax", "jaxlib", "equinox", "optax", "mujoco", "gymnasium", "numpy", "scipy", "safetensors", "tensorboard",
+)  # fmt: skip
+State = Literal["running", "finished", "interrupted", "failed"]
+
+
+class RunFolder:
+    """A run's files, open for one writer (one thread of one process) and any number of readers.
+
+    A full disk must not end a run because of its diary: an OSError while logging is kept in `log_error`, the rows wait in
+    memory for the next `flush`, and TensorBoard's events are then made anew. Status and checkpoints do raise it.
+    """
+
+    def __init__(self, path: Path, record: dict[str, Any]) -> None:
+        self.path = path
+        self.record = record
+        """The contents of `config.json`."""
+        self.log_error: str | None = None
+        """The last error while logging, in words."""
+        self._lines = {name: _Lines(path / name) for name in PREFIXES}
+        self._events: EventFile | None = None
+
+    @classmethod
+    def create(
+        cls,
+        root: Path,
+        *,
+        env: str,
+        method: str,
+        seed: int,
+        config: Mapping[str, Any],
+        command: list[str],
+        device: str | None = None,
+    ) -> "RunFolder":
+        """Make `root/<env>-<method>-s<seed>-<UTC time>/`; `config` are the resolved settings, `device` JAX's in words."""
+        now = utc_now()
+        record = {
+            "format": FORMAT, "env": env, "method": method, "seed": seed, "config": config, "versions": _versions(),
+            **_source(), "command": command, "created": now.isoformat(), "platform": platform.platform(), "device": device,
+        }  # fmt: skip
+        try:
+            data = to_json(record)
+        except ValueError as error:
+            raise UserError("the settings of a run must be finite numbers") from error
+        path = _claim(root, f"{_safe(env)}-{_safe(method)}-s{seed}-{now:%Y%m%d-%H%M%S}")
+        run = cls(path, json.loads(data))
+        for folder in (run.checkpoints, run.tensorboard):
+            folder.mkdir()
+        for name in PREFIXES:
+            (path / name).touch()
+        run.write_status("running", frames=0, agent_steps=0, updates=0)
+        write_atomic(path / "config.json", data)  # Last: from here on it is a run folder.
+        sync_folder(path.parent)
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run, to read or to go on with; nothing is changed before something is logged."""
+        try:
+            record = json.loads(read_plain(path / "config.json"))
+        except OSError as error:
+            raise UserError(f"{path} is not a run folder ({reason(error)})") from error
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path / 'config.json'} is not valid JSON") from error
+        found = record.get("format") if isinstance(record, dict) else None
+        if type(found) is int and found > FORMAT:
+            raise UserError(f"{path} has run format {found}, this version of ambs reads {FORMAT}: please update ambs")
+        if found != FORMAT or not isinstance(record.get("config"), dict):
+            raise UserError(f"{path / 'config.json'} is not the settings of a run in format {FORMAT}")
+        return cls(path, record)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved settings."""
+        return self.record["config"]
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder that `ambs.training.checkpoint` writes to."""
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of event files."""
+        return self.path / "tensorboard"
+
+    def log_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add a row of scalars; it needs `frames`, and `time` is added."""
+        self._log(METRICS, row)
+
+    def log_episode(self, row: Mapping[str, Any]) -> None:
+        """Add a row about a finished episode; it needs `frames`, and `time` is added."""
+        self._log(EPISODES, row)
+
+    def _log(self, name: str, row: Mapping[str, Any]) -> None:
+        row = {"frames": int(row["frames"]), "time": round(time.time(), 3)} | {
+            key: finite(value) for key, value in row.items() if key != "frames"
+        }
+        line = to_json(row, indent=None) + b"\n"
+        with self._forgiving():
+            self._lines[name].append(line)
+            if self._events is not None:
+                self._events.add(row, PREFIXES[name])
+
+    def flush(self) -> None:
+        """Hand all rows to the operating system, those too that an earlier error held back, and TensorBoard's events."""
+        from ambs.training.events import rewrite
+
+        with self._forgiving():
+            for lines in self._lines.values():
+                lines.flush()
+            if self._events is None:
+                rows = {prefix: iterate_rows(self.path / name) for name, prefix in PREFIXES.items()}
+                self._events = rewrite(self.tensorboard, rows)
+            self._events.flush()
+
+    @contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.log_error = reason(error)
+            self._drop_events()
+
+    def _drop_events(self) -> None:
+        if self._events is not None:
+            with suppress(OSError):
+                self._events.close()
+        self._events = None
+
+    def positions(self) -> dict[str, int]:
+        """Lengths in bytes of `metrics.jsonl` and `episodes.jsonl`, on the disk; a checkpoint keeps them for `cut`."""
+        self.flush()
+        with self._forgiving():
+            for lines in self._lines.values():
+                lines.sync()
+        return {name: lines.length() for name, lines in self._lines.items()}
+
+    def cut(self, positions: Mapping[str, int]) -> None:
+        """Forget the rows after `positions`, which a checkpoint that is resumed knows nothing of; renew the events."""
+        for name, lines in self._lines.items():
+            lines.check(positions[name])
+        self._drop_events()
+        for name, lines in self._lines.items():
+            lines.cut(positions[name])
+        self.flush()
+
+    def write_status(
+        self, state: State, *, frames: int, agent_steps: int, updates: int, message: str = "", **more: Any
+    ) -> None:
+        """Replace `status.json`."""
+        status = {
+            "state": state, "frames": frames, "agent_steps": agent_steps, "updates": updates, "message": message,
+            "pid": os.getpid(), "host": socket.gethostname(), "updated": utc_now().isoformat(), "log_error": self.log_error,
+        }  # fmt: skip
+        write_atomic(self.path / "status.json", to_json(finite(status | more)))
+
+    def read_status(self) -> dict[str, Any]:
+        """The contents of `status.json`."""
+        path = self.path / "status.json"
+        try:
+            status = json.loads(read_plain(path))
+        except OSError as error:
+            raise UserError(f"the status of {self.path} cannot be read ({reason(error)})") from error
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path} is not valid JSON") from error
+        if not isinstance(status, dict) or status.get("state") not in get_args(State):
+            raise UserError(f"{path} is not the status of a run")
+        return status
+
+    def close(self) -> None:
+        """Flush and close all files."""
+        self.flush()
+        self._drop_events()
+        for lines in self._lines.values():
+            lines.close()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Lines:
+    """A file of JSON lines; what is on the disk always ends with a whole line, save after a crash."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+        self._length = 0
+        self._pending: list[bytes] = []
+
+    def append(self, line: bytes) -> None:
+        """Write a line at once, or leave it to `flush` behind others that could not be written."""
+        self._pending.append(line)
+        if len(self._pending) == 1:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all lines that are waiting; if that fails they go on waiting and the file is as before."""
+        if not self._pending:
+            return
+        fd, data = self._open(), b"".join(self._pending)
+        try:
+            write_all(fd, data)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(fd, self._length)
+            raise
+        self._length += len(data)
+        self._pending.clear()
+
+    def sync(self) -> None:
+        """Wait until all is on the disk."""
+        os.fsync(self._open())
+
+    def length(self) -> int:
+        """Bytes in the file."""
+        self._open()
+        return self._length
+
+    def check(self, position: int) -> None:
+        """Refuse a position that is not the end of a line."""
+        length = self.length()
+        if not 0 <= position <= length:
+            raise UserError(
+                f"{self._path} has {length} bytes, fewer than the {position} it had at the checkpoint: rows are missing"
+            )
+        if position and os.pread(self._open(), 1, position - 1) != b"\n":
+            raise UserError(f"{self._path} has no end of a line at byte {position}: it is not the checkpoint's file")
+
+    def cut(self, position: int) -> None:
+        """Drop everything after a position."""
+        fd = self._open()
+        self._pending.clear()
+        os.ftruncate(fd, position)
+        os.fsync(fd)
+        self._length = position
+
+    def close(self) -> None:
+        """Close the file; lines that are waiting are lost."""
+        if self._fd is not None:
+            os.close(self._fd)
+        self._fd = None
+
+    def _open(self) -> int:
+        """Open on first use, and drop what a crash left of its last line."""
+        if self._fd is None:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+            try:
+                data = self._path.read_bytes()
+                length = data.rfind(b"\n") + 1
+                if length < len(data):
+                    os.ftruncate(fd, length)
+            except OSError:
+                os.close(fd)
+                raise
+            self._fd, self._length = fd, length
+        return self._fd
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a `.jsonl` file; a last line without its end, which a crash leaves or a writer is at, is passed over."""
+    try:
+        return list(iterate_rows(path))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({reason(error)})") from error
+
+
+def iterate_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """`read_rows`, one at a time."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if not isinstance(row, dict):
+                raise UserError(f"line {number} of {path} is not a JSON object")
+            yield row
+
+
+def _claim(root: Path, name: str) -> Path:
+    """A folder nobody else has: `mkdir` succeeds for one process only."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 10_000):
+            path = root / (name if number == 1 else f"{name}-{number}")
+            with suppress(FileExistsError):
+                path.mkdir()
+                return path
+    except OSError as error:
+        raise UserError(f"no run folder can be made in {root} ({reason(error)})") from error
+    raise UserError(f"{root} already holds 10,000 runs called {name}")
+
+
+def _safe(name: str) -> str:
+    """A name with no character that means something to a shell or file system."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-.")[:60] or "unnamed"
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"ambs": ambs.__version__, "python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _source() -> dict[str, Any]:
+    """Commit of the package's source tree, and whether files in it differ; both None where it is no git checkout."""
+    package = Path(ambs.__file__).parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
+
+    try:
+        # An installed copy may lie in somebody else's repository: only a tracked package counts.
+        git("ls-files", "--error-unmatch", "__init__.py")
+        return {"commit": git("rev-parse", "HEAD"), "modified": bool(git("status", "--porcelain", "--", "."))}
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": None, "modified": None}

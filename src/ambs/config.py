@@ -1,10 +1,14 @@
-"""Settings of model and agent: nested frozen dataclasses, the paper's values as defaults (its appendix "Hyperparameters")."""
+"""Settings of a run: nested frozen dataclasses, the paper's values as defaults (its appendix "Hyperparameters")."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 from ambs.errors import UserError
 from ambs.shield.config import ShieldConfig
+
+Method = Literal["ambs", "penl", "plpg", "copt", "lag", "dreamer"]
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,12 @@ class Size:
     vector_units: int = 1024
     bins: int = 255
     """Bins of two-hot rewards and values."""
+    bin_limit: float = 20.0
+    """They reach from minus to plus this, in symlog space."""
 
 
 SIZES = {
-    "xxs": Size(96, 96, 1, 8, latents=8, classes=8, vector_layers=1, vector_units=96, bins=63),
+    "xxs": Size(64, 64, 1, 8, latents=16, classes=8, vector_layers=1, vector_units=64, bins=49, bin_limit=6.0),
     "xs": Size(256, 256, 1, 24, vector_units=256),
     "s": Size(512, 512, 2, 32, vector_units=512),
     "m": Size(1024, 640, 3, 48, vector_units=640),
@@ -47,6 +53,8 @@ class ModelConfig:
     """`labels`: one Bernoulli per atom and frame, Ψ evaluated on them. `two_hot`: the paper's symlog two-hot cost."""
     positive_weight: float = 1.0
     """How much more a label that holds counts in the loss; undone in the probabilities."""
+    vector_scale: float = 1.0
+    """Weight of the vector's reconstruction; with the unit variance of 1, differences far below 1 are not worth encoding."""
     dyn_scale: float = 0.5
     rep_scale: float = 0.1
     free_nats: float = 1.0
@@ -78,7 +86,10 @@ class AgentConfig:
     actor_grad: Literal["reinforce", "dynamics"] = "reinforce"
     imagination: int = 15
     """H: steps imagined for learning."""
-    discount: float = 0.997
+    imagine_from: int | None = None
+    """States of a batch from which futures are imagined, drawn at random; None: from all."""
+    discount: Annotated[float, tyro.conf.arg(aliases=["--gamma"])] = 0.997
+    """γ."""
     lam: float = 0.95
     """λ of the returns."""
     entropy: float = 3e-4
@@ -111,9 +122,94 @@ class AgentConfig:
 
 
 @dataclass(frozen=True)
+class TrainingConfig:
+    """Data, its reuse, and what is written when."""
+
+    frames: Annotated[int, tyro.conf.arg(aliases=["--frames"])] = 1_000_000
+    """Simulator frames of all environments together, prefill included."""
+    envs: int = 8
+    """Environments that are played side by side."""
+    action_repeat: int = 2
+    """Frames for which an action is held."""
+    prefill: int = 1560
+    """Agent steps, all environments together, of a random policy before learning starts."""
+    batch: int = 64
+    """Sequences per update."""
+    length: int = 16
+    """Steps per sequence."""
+    train_ratio: float = 512.0
+    """Replayed steps per agent step; updates per agent step are this over batch × length."""
+    updates_per_call: int = 4
+    """Updates that run as one compiled call."""
+    capacity: int = 1_000_000
+    """Steps that the replay buffer holds."""
+    replay: Literal["auto", "device", "host"] = "auto"
+    """Where it lives: on the accelerator if it fits, or in host memory."""
+    time_limit: Literal["truncation", "termination"] = "truncation"
+    """What a time limit is to the model: `truncation` keeps continue = 1, `termination` is what the paper's code did."""
+    shield_from: int = 0
+    """Frame from which a shield that is on begins to decide; never before the prefill is over."""
+    calibrate_every: int = 1000
+    """Updates between two settings of the label thresholds; 0: they stay as given."""
+    calibration_windows: int = 1024
+    """Held-out windows for that."""
+    false_flags: float = 0.0035
+    """Share of safe windows that may be flagged by the calibrated thresholds."""
+    log_every: int = 2000
+    """Frames between two rows of metrics."""
+    checkpoint_every: int = 100_000
+    """Frames between two checkpoints; 0: only at the end."""
+    keep: int = 2
+    """Checkpoints that are kept."""
+    max_skipped: int = 100
+    """Updates in a row with a non-finite loss or gradient that stop the run."""
+    max_faults: int = 10
+    """Environment faults that are tolerated."""
+
+    def __post_init__(self) -> None:
+        positive = ("frames", "envs", "action_repeat", "batch", "length", "updates_per_call", "capacity", "log_every", "keep")
+        for name in positive:
+            _at_least(name, getattr(self, name), 1)
+        for name in ("prefill", "shield_from", "calibrate_every", "checkpoint_every", "max_skipped", "max_faults"):
+            _at_least(name, getattr(self, name), 0)
+        if not self.train_ratio > 0:
+            raise UserError(f"train_ratio must be above 0, got {self.train_ratio}")
+        if self.capacity < self.envs * self.length:
+            raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
+
+    @property
+    def updates_per_step(self) -> float:
+        """Updates per agent step."""
+        return self.train_ratio / (self.batch * self.length)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{name} must be at least {least}, got {value}")
+
+
+@dataclass(frozen=True)
 class Config:
-    """Everything that learns, and the shield."""
+    """Everything that a run depends on."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
     shield: ShieldConfig = field(default_factory=ShieldConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    env: str = "ambs/PointGoal1-v0"
+    """Registered environment, short name, or `module:factory` of your own labelled one."""
+    obs: Literal["vision", "vector", "both"] = "vision"
+    """What the agent sees."""
+    method: Method = "copt"
+    """penl, plpg, copt: AMBS with that policy gradient; ambs: shield only; lag: augmented Lagrangian; dreamer: neither."""
+    semantics: Literal["corrected", "paper"] = "corrected"
+    """The paper with its slips repaired, or what its code did. A name only; the other fields decide."""
+    psi: str | None = None
+    """Safety formula Ψ over the environment's atoms; None: the environment's own."""
+    shielded: bool = True
+    """Whether the shield decides."""
+    seed: int = 0
+    """Worlds, weights, noise: everything."""
+
+    def __post_init__(self) -> None:
+        _at_least("seed", self.seed, 0)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ambs.config import Size
-from ambs.nn.distributions import BoundedNormal, OneHotCategorical, two_hot_mean
+from ambs.nn.distributions import BoundedNormal, OneHotCategorical, two_hot_loss, two_hot_mean
 from ambs.nn.layers import MLP
 from ambs.world_model.rssm import Latent
 
@@ -41,12 +41,14 @@ class Critics(eqx.Module):
     """All critics at once, stacked on a leading axis in the order of `CRITICS`, so that they run as one."""
 
     mlp: MLP
+    bin_limit: float = eqx.field(static=True)
 
     def __init__(self, features: int, size: Size, *, key: Key[Array, ""]):
         def make(key: Key[Array, ""]) -> MLP:
             return MLP(features, size.bins, layers=size.layers, units=size.hidden, key=key, out_scale=0.0)
 
         self.mlp = eqx.filter_vmap(make)(jax.random.split(key, len(CRITICS)))
+        self.bin_limit = size.bin_limit
 
     def only(self, *names: str) -> "Critics":
         """A stack of just these critics."""
@@ -59,7 +61,14 @@ class Critics(eqx.Module):
 
     def values(self, features: Float[Array, "features"]) -> Float[Array, "critics"]:
         """Values of every critic in the stack."""
-        return jax.vmap(two_hot_mean)(self.logits(features))
+        return jax.vmap(lambda logits: two_hot_mean(logits, self.bin_limit))(self.logits(features))
+
+    def losses(
+        self, features: Float[Array, "features"], targets: Float[Array, "critics"]
+    ) -> Float[Array, "critics"]:
+        """Two-hot cross-entropy of every critic in the stack."""
+        one = jax.vmap(lambda logits, target: two_hot_loss(logits, target, self.bin_limit))
+        return one(self.logits(features), targets)
 
 
 def safety_value(values: Float[Array, "*axes 2"], mode: Literal["max", "min"], cost: float) -> Float[Array, "*axes"]:

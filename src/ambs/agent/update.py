@@ -17,7 +17,6 @@ from ambs.agent.networks import CRITICS, Actor, Critics, safety_value
 from ambs.agent.penalties import Imagined, Multiplier, Penalty, penalty
 from ambs.agent.returns import Normaliser, lambda_returns
 from ambs.config import Config
-from ambs.nn.distributions import two_hot_loss
 from ambs.nn.precision import cast
 from ambs.world_model.loss import Sequence, world_model_loss
 from ambs.world_model.model import Spec, WorldModel
@@ -81,7 +80,7 @@ def update(
     state: Learned, batch: Sequence, key: Key[Array, ""], *, config: Config, dtype: Any = jnp.float32
 ) -> tuple[Learned, dict[str, Float[Array, ""]]]:
     """One step on a batch `[batch, time]`; returns the new state and scalar metrics."""
-    model_key, dream_key = jax.random.split(key)
+    model_key, dream_key, start_key = jax.random.split(key, 3)
     start = jax.tree.map(
         lambda leaf: jnp.broadcast_to(leaf[None], (batch.reward.shape[0], *leaf.shape)),
         cast(state.model.rssm.initial(), dtype),
@@ -98,6 +97,9 @@ def update(
 
     flat = jax.tree.map(lambda leaf: sg(leaf).reshape(-1, *leaf.shape[2:]), latent)
     goes_on = batch.proceed.astype(jnp.float32).reshape(-1)
+    if config.agent.imagine_from is not None and config.agent.imagine_from < goes_on.shape[0]:
+        chosen = jax.random.permutation(start_key, goes_on.shape[0])[: config.agent.imagine_from]
+        flat, goes_on = jax.tree.map(lambda leaf: leaf[chosen], (flat, goes_on))
     world = cast(model, dtype)
 
     def behaviour_loss(behaviour: Behaviour) -> tuple[Array, Any]:
@@ -262,8 +264,7 @@ def _critic_loss(
     features = sg(dream.latent.features[:-1])
 
     def one(feature: Array, target: Array, anchor: Array) -> Float[Array, "critics"]:
-        logits = critics.logits(feature)
-        return jax.vmap(two_hot_loss)(logits, target) + regulariser * jax.vmap(two_hot_loss)(logits, anchor)
+        return critics.losses(feature, target) + regulariser * critics.losses(feature, anchor)
 
     anchors = sg(jax.vmap(jax.vmap(slow.values))(features))
     losses = jax.vmap(jax.vmap(one))(features, sg(targets), anchors)

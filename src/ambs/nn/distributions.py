@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 UNIMIX = 0.01
+LIMIT = 20.0
+"""Two-hot bins reach from −LIMIT to LIMIT in symlog space, unless said otherwise."""
 
 
 def symlog(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
@@ -22,14 +24,14 @@ def symexp(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
     return jnp.sign(x) * jnp.expm1(jnp.abs(x))
 
 
-def bins(count: int, limit: float = 20.0) -> Float[Array, "bins"]:
+def bins(count: int, limit: float = LIMIT) -> Float[Array, "bins"]:
     """Support of a two-hot value, evenly spaced in symlog space and exactly symmetric about 0."""
     return (jnp.arange(count) - (count - 1) / 2) * (2 * limit / (count - 1))
 
 
-def two_hot(x: Float[Array, ""], count: int) -> Float[Array, "bins"]:
+def two_hot(x: Float[Array, ""], count: int, limit: float = LIMIT) -> Float[Array, "bins"]:
     """Weights on the two bins next to symlog(x) whose mean is symlog(x); beyond the ends all on the last bin."""
-    support = bins(count)
+    support = bins(count, limit)
     width = support[1] - support[0]
     place = jnp.clip((symlog(x) - support[0]) / width, 0, count - 1)
     low = jnp.clip(jnp.floor(place).astype(int), 0, count - 2)
@@ -37,10 +39,10 @@ def two_hot(x: Float[Array, ""], count: int) -> Float[Array, "bins"]:
     return jnp.zeros(count).at[low].set(1 - share).at[low + 1].set(share)
 
 
-def two_hot_mean(logits: Float[Array, "bins"]) -> Float[Array, ""]:
+def two_hot_mean(logits: Float[Array, "bins"], limit: float = LIMIT) -> Float[Array, ""]:
     """symexp of the mean bin; summed from both ends inwards, so that symmetric logits give exactly 0."""
     weights = jax.nn.softmax(logits.astype(jnp.float32))
-    support = bins(logits.shape[-1])
+    support = bins(logits.shape[-1], limit)
     half = support.shape[0] // 2
     middle = support.shape[0] - 2 * half
     terms = weights * support
@@ -48,9 +50,11 @@ def two_hot_mean(logits: Float[Array, "bins"]) -> Float[Array, ""]:
     return symexp(paired.sum() + (terms[half] if middle else 0.0))
 
 
-def two_hot_loss(logits: Float[Array, "bins"], target: Float[Array, ""]) -> Float[Array, ""]:
+def two_hot_loss(
+    logits: Float[Array, "bins"], target: Float[Array, ""], limit: float = LIMIT
+) -> Float[Array, ""]:
     """Cross-entropy of the two-hot target."""
-    weights = jax.lax.stop_gradient(two_hot(target, logits.shape[-1]))
+    weights = jax.lax.stop_gradient(two_hot(target, logits.shape[-1], limit))
     return -(weights * jax.nn.log_softmax(logits.astype(jnp.float32))).sum()
 
 
@@ -71,10 +75,12 @@ def unimix_log_probs(logits: Float[Array, "*axes classes"]) -> Float[Array, "*ax
 def sample_straight_through(
     key: Key[Array, ""], log_probs: Float[Array, "latents classes"]
 ) -> Float[Array, "latents classes"]:
-    """One-hot samples whose gradient is that of the probabilities."""
-    index = jax.random.categorical(key, log_probs)
-    hot = jax.nn.one_hot(index, log_probs.shape[-1])
+    """One-hot samples whose gradient is that of the probabilities; one uniform number per latent, by its inverse CDF."""
     probs = jnp.exp(log_probs)
+    reached = jnp.cumsum(jax.lax.stop_gradient(probs), axis=-1)
+    drawn = jax.random.uniform(key, (log_probs.shape[0], 1)) * reached[:, -1:]
+    index = jnp.minimum((reached <= drawn).sum(axis=-1), log_probs.shape[-1] - 1)
+    hot = jax.nn.one_hot(index, log_probs.shape[-1])
     return jax.lax.stop_gradient(hot - probs) + probs
 
 

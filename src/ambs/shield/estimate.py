@@ -85,6 +85,7 @@ def sample(
     atoms: Atoms,
     config: ShieldConfig,
     critics: Critics | None = None,
+    thresholds: Float[Array, "atoms"] | None = None,
 ) -> Evidence:
     """Play and judge one future per key; state and proposed action have a leading axis of environments."""
 
@@ -92,7 +93,7 @@ def sample(
         roll_key, label_key, first_key = (stream(key, purpose) for purpose in ("roll", "labels", "first"))
         first_action = policy(first_key, state) if config.resample_first else proposed
         trace = rollout_fn(roll_key, state, first_action, policy)
-        found = judge(label_key, trace, psi=psi, atoms=atoms, config=config, critics=critics)
+        found = judge(label_key, trace, psi=psi, atoms=atoms, config=config, critics=critics, thresholds=thresholds)
         return found._replace(finite=found.finite & all_finite(first_action))
 
     return jax.vmap(jax.vmap(one, in_axes=(0, None, None)))(keys, state, proposed)
@@ -106,6 +107,7 @@ def judge(
     atoms: Atoms,
     config: ShieldConfig,
     critics: Critics | None = None,
+    thresholds: Float[Array, "atoms"] | None = None,
 ) -> Evidence:
     """Whether a trace satisfies bounded safety over s_1 … s_T, and if not, when and by which atom it breaks."""
     steps = trace.labels.shape[0]
@@ -115,12 +117,13 @@ def judge(
         raise UserError(f"the rollout has {steps} steps, the shield is set to {config.steps}")
     if (critics is None) != (config.critics is None):
         raise UserError("critics must be given exactly when the shield's setting `critics` is max or min")
-    hard = _hard_labels(key, trace.labels, config)
+    hard = _hard_labels(key, trace.labels, config, thresholds)
     broken = violates(psi, atoms, hard)
     goes_on = (trace.continues.astype(jnp.float32) >= 0.5).astype(jnp.float32)
     # alive[t] = ∏_{j<t} mode(continue_j): the episode has not ended before s_t; one entry more than steps.
     alive = jnp.concatenate([jnp.ones(1), jnp.cumprod(goes_on)])
     finite = trace.finite.all() & all_finite(trace.final_state) & _probabilities((trace.labels, trace.continues))
+    finite = finite & all_finite(thresholds)
     seen = jnp.concatenate([broken & (alive[:-1] > 0), jnp.zeros(1, bool)])
     flagged = seen
     if config.judged_by_cost:
@@ -150,12 +153,17 @@ def _probabilities(tree: PyTree) -> Bool[Array, ""]:
     return jnp.all(jnp.array([((leaf >= 0) & (leaf <= 1)).all() for leaf in jax.tree.leaves(tree)]))
 
 
-def _hard_labels(key: Key[Array, ""], labels: Shaped[Array, "time frames atoms"], config: ShieldConfig) -> Any:
+def _hard_labels(
+    key: Key[Array, ""],
+    labels: Shaped[Array, "time frames atoms"],
+    config: ShieldConfig,
+    thresholds: Float[Array, "atoms"] | None,
+) -> Any:
     if not jnp.issubdtype(labels.dtype, jnp.inexact):
         return labels != 0
     if config.labels == "sample":
         return jax.random.bernoulli(key, labels)
-    threshold = jnp.asarray(config.label_threshold, jnp.float32)
+    threshold = jnp.asarray(config.label_threshold, jnp.float32) if thresholds is None else thresholds
     if threshold.ndim and threshold.shape != labels.shape[-1:]:
         raise UserError(f"label_threshold has {threshold.shape[0]} entries for {labels.shape[-1]} atoms")
     return labels.astype(jnp.float32) >= jnp.broadcast_to(threshold, labels.shape[-1:])[None, None]

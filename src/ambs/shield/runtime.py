@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from ambs.errors import UserError
 from ambs.shield.config import ShieldConfig
@@ -42,6 +42,8 @@ class Parts:
     """Safety critics: final state -> values `[critics]`."""
     fallback: Any = None
     """Action of last resort; None: zeros."""
+    thresholds: Float[Array, "atoms"] | None = None
+    """Calibrated label thresholds, in place of the settings' `label_threshold`; they may change from call to call."""
 
     def __post_init__(self) -> None:
         known = [leaf for leaf in jax.tree.leaves(self.fallback) if not isinstance(leaf, jax.core.Tracer)]
@@ -154,6 +156,7 @@ def _look(
         atoms=parts.atoms,
         config=parts.config,
         critics=parts.critics,
+        thresholds=parts.thresholds,
     )
     going = progress.reason == Reason.UNDECIDED
 

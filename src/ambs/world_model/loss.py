@@ -45,7 +45,8 @@ def world_model_loss(model: WorldModel, batch: Sequence, start: Latent, key: Key
     observed = jax.vmap(model.rssm.filter)(start, batch.action, embeddings, batch.is_first, keys)
     terms, kl = jax.vmap(jax.vmap(lambda seen, item: _step_terms(model, seen, item)))(observed, batch)
     means = {name: term.mean() for name, term in terms.items()}
-    scales = {"dyn": model.config.dyn_scale, "rep": model.config.rep_scale}
+    config = model.config
+    scales = {"dyn": config.dyn_scale, "rep": config.rep_scale, "vector": config.vector_scale}
     total = sum((scales.get(name, 1.0) * mean for name, mean in means.items()), jnp.zeros(()))
     return Losses(total, means, kl.mean()), observed.latent
 
@@ -55,7 +56,8 @@ def _step_terms(
 ) -> tuple[dict[str, Float[Array, ""]], Float[Array, ""]]:
     features = seen.latent.features
     terms = reconstruction_loss(model.decoder(features), item.observation)
-    terms["reward"] = two_hot_loss(model.heads.reward(features), item.reward)
+    limit = model.config.widths.bin_limit
+    terms["reward"] = two_hot_loss(model.heads.reward(features), item.reward, limit)
     terms["proceed"] = bernoulli_loss(model.heads.proceed(features)[0], item.proceed.astype(jnp.float32))
     if model.heads.labels is not None:
         logits = model.heads.labels(features).reshape(item.labels.shape)
@@ -63,7 +65,8 @@ def _step_terms(
         terms["labels"] = bernoulli_loss(logits, item.labels.astype(jnp.float32), weight).sum()
     if model.heads.cost is not None:
         violated = violates(model.spec.psi, model.spec.atoms, item.labels)
-        terms["cost"] = two_hot_loss(model.heads.cost(features), model.spec.cost * violated.astype(jnp.float32))
+        cost = model.spec.cost * violated.astype(jnp.float32)
+        terms["cost"] = two_hot_loss(model.heads.cost(features), cost, limit)
     return terms | kl_terms(seen.posterior, seen.prior, model.config.free_nats), categorical_kl(
         seen.posterior, seen.prior
     )

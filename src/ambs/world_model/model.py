@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from ambs.config import ModelConfig
+from ambs.envs.labels import violates
 from ambs.envs.model import Dynamics, Step
 from ambs.nn.distributions import two_hot_mean
 from ambs.nn.layers import MLP
-from ambs.spec.formula import Atoms, Formula
+from ambs.spec.formula import Atom, Atoms, Formula, Not
 from ambs.world_model.rssm import RSSM, Latent
 from ambs.world_model.vision import Decoder, Encoder, Observation, ObservationSpec
 
@@ -28,6 +29,8 @@ class Spec(NamedTuple):
     """Frames per agent step (action repeat); each has labels of its own."""
     cost: float = 10.0
     """C."""
+    fallback: tuple[float, ...] | None = None
+    """Action of last resort; None: zeros."""
 
 
 class Heads(eqx.Module):
@@ -72,7 +75,7 @@ class WorldModel(eqx.Module):
 
     def reward(self, latent: Latent) -> Float[Array, ""]:
         """r̂ on arriving here."""
-        return two_hot_mean(self.heads.reward(latent.features))
+        return two_hot_mean(self.heads.reward(latent.features), self.config.widths.bin_limit)
 
     def proceed(self, latent: Latent) -> Float[Array, ""]:
         """Probability that the episode goes on after this state."""
@@ -87,24 +90,36 @@ class WorldModel(eqx.Module):
     def cost(self, latent: Latent) -> Float[Array, ""]:
         """ĉ of arriving here: C·P(¬Ψ in any frame), exact and differentiable; or the two-hot mean."""
         if self.heads.cost is not None:
-            return two_hot_mean(self.heads.cost(latent.features))
+            return two_hot_mean(self.heads.cost(latent.features), self.config.widths.bin_limit)
         holds = self.spec.psi.probability(self.label_probs(latent), self.spec.atoms)
         return self.spec.cost * (1 - holds.prod())
 
-    def dynamics(self) -> Dynamics:
-        """The model as the shield's transition function: (key, Latent, action) -> Step.
+    def trace_labels(self, latent: Latent) -> Float[Array, "frames atoms"]:
+        """Label probabilities as a trace carries them; a two-hot cost head has one frame and one label, `violation`, of
+        probability ĉ/C (`trace_formula`)."""
+        if self.heads.labels is not None:
+            return self.label_probs(latent)
+        return jnp.clip(self.cost(latent) / self.spec.cost, 0, 1).reshape(1, 1)
 
-        With a two-hot cost head the step carries P(violation) = ĉ/C as the probability that Ψ fails, by way of a single
-        pseudo-label; it needs `shield_psi` and `shield_atoms`.
-        """
+    def trace_formula(self) -> tuple[Formula, Atoms]:
+        """Ψ over the labels of a trace."""
+        if self.heads.labels is not None:
+            return self.spec.psi, self.spec.atoms
+        atoms = Atoms(("violation",))
+        return Not(Atom("violation")), atoms
+
+    def true_trace_labels(self, labels: Bool[Array, "*axes frames atoms"]) -> Bool[Array, "*axes trace_frames trace_atoms"]:
+        """What `trace_labels` should say where the world's labels are these."""
+        if self.heads.labels is not None:
+            return labels
+        return violates(self.spec.psi, self.spec.atoms, labels)[..., None, None]
+
+    def dynamics(self) -> Dynamics:
+        """The model as the shield's transition function: (key, Latent, action) -> Step."""
 
         def step(key: Key[Array, ""], latent: Latent, action: Float[Array, "actions"]) -> Step:
             arrival = self.rssm.imagine(latent, action, key)
-            if self.heads.labels is not None:
-                labels = self.label_probs(arrival)
-            else:
-                labels = jnp.clip(self.cost(arrival) / self.spec.cost, 0, 1).reshape(1, 1)
-            return Step(arrival, labels, self.proceed(arrival))
+            return Step(arrival, self.trace_labels(arrival), self.proceed(arrival))
 
         return step
 

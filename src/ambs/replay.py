@@ -1,0 +1,144 @@
+"""Replay: the latest steps of every environment, and batches of windows drawn uniformly from them.
+
+Rows go into a ring of `slots` × environments. A window is a run of consecutive rows of one environment; it may cross the end
+of an episode, where `is_first` says so. The ring lies in host memory or on the accelerator; the same numbers choose the same
+windows in both.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ambs.errors import UserError
+from ambs.world_model.loss import Sequence
+
+CHUNK = 1024
+"""Rows per environment in one stored piece."""
+
+
+class Replay:
+    """The ring. `count` rows have been added per environment since the start; the last `slots` of them are kept."""
+
+    def __init__(self, example: Sequence, capacity: int, place: Literal["host", "device"] = "host") -> None:
+        """`example`: one row `[envs, …]` as NumPy arrays; `capacity`: steps of all environments together."""
+        self.envs = example.reward.shape[0]
+        self.slots = capacity // self.envs
+        self.place = place
+        self.count = 0
+        self.chunk = min(CHUNK, self.slots)
+        xp: Any = np if place == "host" else jnp
+        self.data: Sequence = jax.tree.map(lambda leaf: xp.zeros((self.slots, *leaf.shape), leaf.dtype), example)
+        if place == "device":
+            self._put = jax.jit(_put, donate_argnums=0)
+            self._take = jax.jit(_take, static_argnums=3)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of a full ring, bytes."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self.data))
+
+    @property
+    def kept(self) -> int:
+        """Rows per environment that can be drawn."""
+        return min(self.count, self.slots)
+
+    def add(self, row: Sequence) -> None:
+        """Append one row `[envs, …]`."""
+        slot = self.count % self.slots
+        if self.place == "device":
+            self.data = self._put(self.data, row, slot)
+        else:
+            jax.tree.map(lambda ring, new: ring.__setitem__(slot, new), self.data, row)
+        self.count += 1
+
+    def draw(
+        self, rng: np.random.Generator, shape: tuple[int, ...], length: int, latest: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """First rows (counted from the start of the run) and environments of windows, uniform over all valid ones.
+
+        With `latest` only windows from the last so many rows are drawn.
+        """
+        rows = self.kept if latest is None else min(self.kept, max(latest, length))
+        if rows < length:
+            raise UserError(f"the replay buffer holds {rows} steps of each environment, a window needs {length}")
+        first = self.count - rows + rng.integers(0, rows - length + 1, shape)
+        return first, rng.integers(0, self.envs, shape)
+
+    def windows(self, first: np.ndarray, env: np.ndarray, length: int) -> Sequence:
+        """The windows `[*shape, length, …]`; each begins as if it were an episode's first step."""
+        if self.place == "device":
+            return self._take(self.data, (first % self.slots).astype(np.int32), env.astype(np.int32), length)
+        return _take(self.data, first % self.slots, env, length)
+
+    def pieces(self) -> tuple[dict[str, Callable[[], dict[str, np.ndarray]]], dict[str, np.ndarray]]:
+        """What a checkpoint stores: full pieces, which never change, by name; and the rows after the last of them."""
+        oldest, full = self.count - self.kept, self.count // self.chunk
+        names = {
+            f"rows-{index * self.chunk:012d}": (lambda i=index: self._rows(i * self.chunk, (i + 1) * self.chunk))
+            for index in range(oldest // self.chunk, full)
+        }
+        return names, self._rows(max(full * self.chunk, oldest), self.count)
+
+    def load(self, count: int, pieces: dict[str, Callable[[], dict[str, np.ndarray]]], tail: dict[str, np.ndarray]) -> None:
+        """Fill the ring from what `pieces` returned."""
+        ring = jax.tree.map(np.array, self.data)
+        for name in sorted(pieces):
+            self._store(ring, int(name.removeprefix("rows-")), pieces[name](), count)
+        rows = next(iter(tail.values())).shape[0]
+        self._store(ring, count - rows, tail, count)
+        self.data = ring if self.place == "host" else jax.tree.map(jnp.asarray, ring)
+        self.count = count
+
+    def _rows(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        slots = np.arange(start, stop) % self.slots
+        return {name: np.asarray(leaf[slots]) for name, leaf in _named(self.data).items()}
+
+    def _store(self, ring: Sequence, start: int, rows: dict[str, np.ndarray], count: int) -> None:
+        for name, leaf in _named(ring).items():
+            if name not in rows or rows[name].shape[1:] != leaf.shape[1:] or rows[name].dtype != leaf.dtype:
+                raise UserError(f"stored replay rows do not fit: {name} should be {leaf.dtype}{list(leaf.shape[1:])}")
+            times = np.arange(start, start + rows[name].shape[0])
+            # Rows that the ring had already overwritten when they were stored are not part of it.
+            valid = times >= count - min(count, self.slots)
+            leaf[times[valid] % self.slots] = rows[name][valid]
+
+
+def choose_place(wanted: str, example: Sequence, capacity: int) -> Literal["host", "device"]:
+    """`auto`: on an accelerator whose free memory is at least twice what the ring takes, else in host memory."""
+    if wanted != "auto":
+        return "device" if wanted == "device" else "host"
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return "host"
+    stats = device.memory_stats() or {}
+    free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)
+    return "device" if 2 * size_of(example, capacity) <= free else "host"
+
+
+def size_of(example: Sequence, capacity: int) -> int:
+    """Bytes of a ring for rows like this one `[envs, …]`."""
+    envs = example.reward.shape[0]
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(example)) * (capacity // envs)
+
+
+def _put(data: Sequence, row: Sequence, slot: Any) -> Sequence:
+    return jax.tree.map(lambda ring, new: jax.lax.dynamic_update_index_in_dim(ring, new, slot, 0), data, row)
+
+
+def _take(data: Sequence, slot: Any, env: Any, length: int) -> Sequence:
+    slots = data.reward.shape[0]
+    times = (slot[..., None] + np.arange(length)[(None,) * slot.ndim]) % slots
+    picked: Sequence = jax.tree.map(lambda leaf: leaf[times, env[..., None]], data)
+    if isinstance(picked.is_first, np.ndarray):
+        picked.is_first[..., 0] = True
+        return picked
+    return picked._replace(is_first=picked.is_first.at[..., 0].set(True))
+
+
+def _named(rows: Sequence) -> dict[str, Any]:
+    """Leaves by name: observation parts as `observation.image`."""
+    parts = {f"observation.{name}": leaf for name, leaf in rows.observation.items()}
+    return parts | {name: leaf for name, leaf in rows._asdict().items() if name != "observation"}

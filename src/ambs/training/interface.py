@@ -1,0 +1,127 @@
+"""Between worlds and networks: what an environment's spaces mean to the model, and rows for the replay buffer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ambs.config import Config
+from ambs.envs.vector import LabelledVectorEnv
+from ambs.errors import UserError
+from ambs.world_model.loss import Sequence
+from ambs.world_model.model import Spec
+from ambs.world_model.vision import ObservationSpec
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Translations for one environment."""
+
+    spec: Spec
+    discrete: bool
+    low: np.ndarray
+    """Bounds of continuous actions `[actions]`; the policy's −1 … 1 is stretched to them."""
+    high: np.ndarray
+
+    def observe(self, raw: Any) -> dict[str, np.ndarray]:
+        """Observations of n environments as the model takes them: `image` uint8 and/or `vector` float32."""
+        if not isinstance(raw, dict):
+            return {"image" if self.spec.observation.image else "vector": self._typed(np.asarray(raw))}
+        parts = {("image" if np.asarray(part).ndim == 4 else "vector"): np.asarray(part) for part in raw.values()}
+        return {name: self._typed(part) for name, part in parts.items()}
+
+    def _typed(self, part: np.ndarray) -> np.ndarray:
+        return part if part.dtype == np.uint8 else part.reshape(part.shape[0], -1).astype(np.float32)
+
+    def to_env(self, actions: np.ndarray) -> np.ndarray:
+        """What the environments execute, from the model's actions `[n, actions]`."""
+        if self.discrete:
+            return actions.argmax(axis=-1)
+        unit = np.clip(actions, -1.0, 1.0)
+        return (self.low + (unit + 1) / 2 * (self.high - self.low)).astype(np.float32)
+
+    def random(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Uniform actions `[count, actions]` in the model's terms."""
+        if self.discrete:
+            return np.eye(self.spec.actions, dtype=np.float32)[rng.integers(0, self.spec.actions, count)]
+        return rng.uniform(-1, 1, (count, self.spec.actions)).astype(np.float32)
+
+    def first_rows(self, raw: Any, infos: dict[str, Any], config: Config) -> Sequence:
+        """Rows of first observations."""
+        count = infos["labels"].shape[0]
+        nothing = np.zeros((count, self.spec.actions), np.float32)
+        over = (np.zeros(count, bool), np.zeros(count, bool))
+        return self.rows(raw, nothing, infos, over, config)
+
+    def rows(
+        self,
+        raw: Any,
+        actions: np.ndarray,
+        infos: dict[str, Any],
+        ended: tuple[np.ndarray, np.ndarray],
+        config: Config,
+    ) -> Sequence:
+        """Rows `[n, …]` for the replay buffer from what a step returned; `ended` is (terminated, truncated)."""
+        fresh, valid = infos["fresh"], infos["frame_valid"]
+        terminated, truncated = ended
+        over = terminated | truncated if config.training.time_limit == "termination" else terminated
+        # Frames that did not take place have the labels of the state that is shown.
+        labels = np.where(valid[..., None], infos["frame_labels"], infos["labels"][:, None])
+        return Sequence(
+            observation=self.observe(raw),
+            action=np.where(fresh[:, None], 0, actions).astype(np.float32),
+            reward=(infos["frame_rewards"] * valid).sum(axis=1).astype(np.float32),
+            labels=labels,
+            proceed=(~over).astype(np.float32),
+            is_first=fresh.copy(),
+        )
+
+
+def interface(envs: LabelledVectorEnv, config: Config) -> Interface:
+    """Read the spaces of an environment."""
+    observation = _observation(envs.single_observation_space)
+    space = envs.single_action_space
+    if isinstance(space, spaces.Discrete):
+        actions, low, high = int(space.n), np.zeros(1), np.ones(1)
+    elif isinstance(space, spaces.Box) and len(space.shape) == 1 and np.isfinite([space.low, space.high]).all():
+        actions, low, high = space.shape[0], space.low, space.high
+    else:
+        raise UserError(f"actions must be discrete, or a vector with finite bounds; this environment has {space}")
+    spec = Spec(
+        observation=observation,
+        actions=actions,
+        atoms=envs.atoms,
+        psi=envs.psi,
+        frames=config.training.action_repeat,
+        cost=config.shield.cost,
+        fallback=_fallback(getattr(envs, "fallback_action", None), isinstance(space, spaces.Discrete), actions),
+    )
+    return Interface(spec, isinstance(space, spaces.Discrete), low, high)
+
+
+def _fallback(action: Any, discrete: bool, actions: int) -> tuple[float, ...] | None:
+    if action is None:
+        return None
+    values = np.eye(actions)[int(action)] if discrete else np.asarray(action, float)
+    return tuple(float(value) for value in values)
+
+
+def _observation(space: spaces.Space) -> ObservationSpec:
+    parts = list(space.values()) if isinstance(space, spaces.Dict) else [space]
+    image = vector = 0
+    for part in parts:
+        shape = part.shape or ()
+        is_image = isinstance(part, spaces.Box) and part.dtype == np.uint8 and len(shape) == 3
+        if is_image and not image and shape[0] == shape[1] and shape[2] == 3:
+            image = shape[0]
+        elif isinstance(part, spaces.Box) and not is_image and len(shape) == 1 and not vector:
+            vector = shape[0]
+        else:
+            raise UserError(
+                f"observations must be a square RGB image (uint8), a vector, or a Dict of one of each; "
+                f"this environment has {part}"
+            )
+    found = ObservationSpec(image, vector)
+    found.check()
+    return found

@@ -1,0 +1,273 @@
+"""Algorithm 1, end to end: play, remember, learn, shield.
+
+One turn of the wheel: add the latest row to the replay buffer, start `act` on the device, start the updates that are due
+behind it, and step the environments while those run. A batch therefore never holds the step that is being played: the lag is
+always one step, and a run is deterministic. Only this module touches clocks, environments and disks.
+"""
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ambs.agent.update import Learned, init
+from ambs.config import Config
+from ambs.envs.vector import LabelledVectorEnv, make_vector
+from ambs.errors import UserError
+from ambs.nn.precision import compute_dtype
+from ambs.replay import Replay, choose_place
+from ambs.shield.decide import Decision
+from ambs.streams import stream
+from ambs.training.accounting import Accounts
+from ambs.training.act import Carry, Player, act, initial_carry
+from ambs.training.calibrate import CONTEXT, calibrate, predict, quality, within_one_episode
+from ambs.training.interface import Interface, interface
+from ambs.training.learn import SKIPPED, learn
+from ambs.world_model.loss import Sequence
+
+Row = dict[str, Any]
+
+
+class Diverged(RuntimeError):  # noqa: N818 (it is what happened)
+    """Too many updates in a row were not finite."""
+
+
+@dataclass
+class Listener:
+    """Who wants to know; each is called with a row."""
+
+    metrics: Callable[[Row], None] = lambda _row: None
+    episode: Callable[[Row], None] = lambda _row: None
+    turn: Callable[["Trainer"], None] = lambda _trainer: None
+    """After every turn of the wheel."""
+
+
+@dataclass
+class Trainer:
+    """A run in progress. `run` goes on to the end; between turns everything is in its fields."""
+
+    config: Config
+    listener: Listener = field(default_factory=Listener)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.root = jax.random.key(config.seed)
+        self.dtype = compute_dtype()
+        self.envs = make_envs(config)
+        self.interface: Interface = interface(self.envs, config)
+        fresh = functools.partial(init, self.interface.spec, config, discrete=self.interface.discrete)
+        # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
+        self.learned: Learned = jax.jit(lambda key: fresh(key=key))(stream(self.root, "init"))
+        traced = jax.eval_shape(self.learned.model.true_trace_labels, np.zeros((1, self.interface.spec.frames, len(self.envs.atoms)), bool))
+        self.thresholds = _default_thresholds(config, traced.shape[-1])
+        self.carry: Carry = initial_carry(self.player, config.training.envs)
+        self.accounts = Accounts(config.training.envs)
+        self.turns = 0
+        """Steps of the vector environment."""
+        self.updates = 0
+        self.calibrated = 0
+        """Updates at the last calibration."""
+        self.skipped = 0
+        self.bad_run = 0
+        self.logged = 0
+        """Frames at the last row of metrics."""
+        self.pending: list[dict[str, Any]] = []
+        self.sums: dict[str, tuple[float, int]] = {}
+        self.label_quality: dict[str, float] = {}
+        self.last_totals: dict[str, int] = self.accounts.totals()
+        raw, infos = self.envs.reset(seed=_env_seed(config.seed))
+        self.labels = infos["labels"]
+        self.row = self.interface.first_rows(raw, infos, config)
+        self.replay = Replay(self.row, config.training.capacity, choose_place(config.training.replay, self.row, config.training.capacity))
+        self._act = jax.jit(
+            functools.partial(act, config=config, shielded=config.shielded, dtype=self.dtype), donate_argnums=1
+        )
+        self._learn = jax.jit(functools.partial(learn, config=config, dtype=self.dtype), donate_argnums=0)
+        self._labels = jax.jit(functools.partial(_set_thresholds, config=config))
+        self._clock = (time.monotonic(), 0, 0)
+        self._act_ms: list[float] = []
+
+    @property
+    def player(self) -> Player:
+        """What acting needs of what was learned."""
+        behaviour = self.learned.behaviour
+        return Player(self.learned.model, behaviour.actors, behaviour.critics, self.thresholds)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all frames have been played."""
+        return self.accounts.frames >= self.config.training.frames
+
+    def run(self) -> None:
+        """Play and learn to the end."""
+        while not self.finished:
+            self.turn()
+            self.listener.turn(self)
+
+    def turn(self) -> None:
+        """One step of all environments, and the updates that are due."""
+        training = self.config.training
+        self.replay.add(self.row)
+        playing = self.accounts.agent_steps >= training.prefill
+        shielding = self.config.shielded and playing and self.accounts.frames >= training.shield_from
+        decision: Decision | None = None
+        if playing:
+            self.carry, decision = self._act(
+                self.player, self.carry, self.row.observation, self.row.is_first, self.labels,
+                np.array(shielding), self.root, self.turns,
+            )  # fmt: skip
+            self._learn_what_is_due()
+            actions = np.asarray(decision.action)
+        else:
+            rng = np.random.default_rng([self.config.seed, _tag("prefill"), self.turns])
+            actions = self.interface.random(rng, training.envs)
+        raw, _, terminated, truncated, infos = self.envs.step(self.interface.to_env(actions))
+        ended = (terminated, truncated)
+        self.row = self.interface.rows(raw, actions, infos, ended, self.config)
+        self.labels = infos["labels"]
+        self.turns += 1
+        for row in self.accounts.step(infos, ended, decision, shielding):
+            self.listener.episode(row)
+        if self.accounts.frames // training.log_every > self.logged // training.log_every or self.finished:
+            self.logged = self.accounts.frames
+            self.listener.metrics(self._metrics())
+
+    def _learn_what_is_due(self) -> None:
+        training = self.config.training
+        played = self.accounts.agent_steps - training.prefill
+        per_call = training.updates_per_call
+        while math.floor(played * training.updates_per_step) >= self.updates + per_call:
+            if self.replay.kept < training.length:
+                return
+            rng = np.random.default_rng([self.config.seed, _tag("replay"), self.updates])
+            place = self.replay.draw(rng, (per_call, training.batch), training.length)
+            batches = self.replay.windows(*place, training.length)
+            self.learned, metrics = self._learn(self.learned, batches, self.root, self.updates)
+            self.pending.append(metrics)
+            self.updates += per_call
+            self._calibrate_if_due()
+
+    def _calibrate_if_due(self) -> None:
+        training = self.config.training
+        length = CONTEXT + self.config.shield.horizon
+        every = training.calibrate_every
+        if not every or self.updates < self.calibrated + every or self.replay.kept < length:
+            return
+        self.calibrated = self.updates
+        rng = np.random.default_rng([self.config.seed, _tag("calibration"), self.updates])
+        # The latest tenth has been replayed least.
+        latest = max(self.replay.kept // 10, 4 * length)
+        place = self.replay.draw(rng, (training.calibration_windows,), length, latest)
+        windows = self.replay.windows(*place, length)
+        self.thresholds, found = self._labels(self.learned.model, windows, self.thresholds, self.root, self.updates)
+        self.label_quality = {name: float(value) for name, value in found.items()}
+
+    def gather(self) -> None:
+        """Take in the metrics of finished updates; stops a run whose updates are no longer finite."""
+        for metrics in self.pending:
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            skipped, bad = int(values.pop(SKIPPED)), int(values.pop("updates/bad_run"))
+            calls = self.config.training.updates_per_call
+            self.skipped += skipped
+            self.bad_run = self.bad_run + calls if bad == calls else bad
+            if skipped < calls:
+                for name, value in values.items():
+                    total, count = self.sums.get(name, (0.0, 0))
+                    self.sums[name] = (total + value, count + 1)
+        self.pending = []
+        if self.bad_run > self.config.training.max_skipped:
+            raise Diverged(
+                f"{self.bad_run} updates in a row had a non-finite loss or gradient and were skipped; the state from before "
+                "them is kept. Try a smaller learning rate (--model.learning-rate, --agent.learning-rate), and look at "
+                "rewards and observations for values that are far out of range"
+            )
+
+    def _metrics(self) -> Row:
+        self.gather()
+        now, before = self.accounts.totals(), self.last_totals
+        self.last_totals = now
+        change = {name: now[name] - before[name] for name in now}
+        row: Row = {**now, "updates": self.updates, "updates/skipped": self.skipped}
+        row["violations_per_1000"] = 1000 * change["violations"] / max(change["frames"], 1)
+        if change["decisions"]:
+            row["shield/override_rate"] = change["overrides"] / change["decisions"]
+            row["shield/switch_rate"] = change["switches"] / change["decisions"]
+            row["shield/traces"] = change["traces"] / change["decisions"]
+        row |= {name: total / count for name, (total, count) in self.sums.items()}
+        row |= self.label_quality
+        row |= {
+            f"shield/threshold/{name}": float(value)
+            for name, value in zip(self.learned.model.trace_formula()[1].names, np.asarray(self.thresholds), strict=True)
+        }
+        self.sums = {}
+        clock, frames, updates = self._clock
+        elapsed = max(time.monotonic() - clock, 1e-9)
+        row["time/frames_per_second"] = (now["frames"] - frames) / elapsed
+        row["time/updates_per_second"] = (self.updates - updates) / elapsed
+        if self.accounts.agent_steps >= self.config.training.prefill:
+            row["time/decision_ms"] = self._time_decision()
+        self._clock = (time.monotonic(), now["frames"], self.updates)
+        return row
+
+    def _time_decision(self) -> float:
+        """Milliseconds of one decision for all environments, device otherwise idle: encode, propose, shield."""
+        jax.block_until_ready(self.learned)
+        start = time.monotonic()
+        carry = jax.tree.map(jnp.copy, self.carry)
+        outcome = self._act(
+            self.player, carry, self.row.observation, self.row.is_first, self.labels,
+            np.array(self.config.shielded), self.root, self.turns,
+        )  # fmt: skip
+        jax.block_until_ready(outcome)
+        return 1000 * (time.monotonic() - start)
+
+    def close(self) -> None:
+        """Stop the environments."""
+        self.envs.close()
+
+
+def make_envs(config: Config, count: int | None = None) -> LabelledVectorEnv:
+    """The environments of a run."""
+    training = config.training
+    return make_vector(
+        config.env,
+        count or training.envs,
+        observation=config.obs,
+        spec=config.psi,
+        action_repeat=training.action_repeat,
+        max_faults=training.max_faults,
+    )
+
+
+def _default_thresholds(config: Config, atoms: int) -> jax.Array:
+    wanted = np.asarray(config.shield.label_threshold, np.float32)
+    if wanted.ndim and wanted.shape != (atoms,):
+        raise UserError(f"label_threshold has {wanted.shape[0]} entries for {atoms} atoms")
+    return jnp.broadcast_to(jnp.asarray(wanted), (atoms,))
+
+
+def _set_thresholds(
+    model: Any, windows: Sequence, thresholds: jax.Array, root: jax.Array, number: jax.Array, *, config: Config
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    probs = predict(model, windows, jax.random.fold_in(stream(root, "calibration"), number))
+    whole = within_one_episode(windows)
+    if config.shield.labels == "mode":
+        thresholds = calibrate(probs, whole, config.training.false_flags, thresholds)
+    return thresholds, quality(model, probs, whole, thresholds)
+
+
+def _env_seed(seed: int) -> int:
+    """Seed of the layouts' stream."""
+    return int(np.random.SeedSequence([seed, _tag("layouts")]).generate_state(1)[0])
+
+
+def _tag(name: str) -> int:
+    import zlib
+
+    return zlib.crc32(name.encode())

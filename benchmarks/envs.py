@@ -1,8 +1,9 @@
-"""Speed of the Safety Gym tasks: prints one JSON line.
+"""Speed of the Safety Gym tasks and of the small worlds: prints one JSON line.
 
 Environment steps (frames) per second and core, with and without pictures; time of a reset; pictures per second of the
-ray-caster, and of `mujoco.Renderer` drawing the same scenes, where OpenGL works. On Linux the process keeps to one
-processor, so that figures are per core; a GPU, if JAX has one, draws the pictures.
+ray-caster, and of `mujoco.Renderer` drawing the same scenes, where OpenGL works; frames per second of eight small worlds
+with actions repeated twice. On Linux the process keeps to one processor, so that figures are per core; a GPU, if JAX has
+one, draws the pictures.
 
     python benchmarks/envs.py [--seconds 2] [--envs 16] [--batch 64] [--all-cores]
 """
@@ -19,6 +20,7 @@ TARGETS = {
     "PointGoal2": {"vision_steps_per_s": 400, "vector_steps_per_s": 1500},
     "CarGoal1": {"vision_steps_per_s": 1000, "vector_steps_per_s": 2500},
 }
+SMALL = ("PointWorld", "Grid")
 SHARES = []
 """Of each measurement, the share of time in which the processor was ours; well below 1, others were using it too."""
 
@@ -48,6 +50,7 @@ def main():
         "batch": options.batch,
     }
     figures = {task: measure(task, options, with_opengl) for task in options.tasks}
+    figures |= {name: {"frames_per_s": round(small(name, options.seconds))} for name in SMALL}
     print(json.dumps({**report, "processor_share": round(min(SHARES), 2), **figures}))
 
 
@@ -106,6 +109,15 @@ def stepping(task, observation, options):
     speed = rate(lambda: envs.step(rng.uniform(-1, 1, (options.envs, 2))), options.seconds, options.envs)
     envs.close()
     return speed
+
+
+def small(name, seconds):
+    from ambs.envs import make_vector
+
+    envs = make_vector(name, 8, action_repeat=2)
+    envs.reset(seed=0)
+    actions = envs.action_space.sample()
+    return rate(lambda: envs.step(actions), seconds, 16)
 
 
 def resetting(task, options):

@@ -116,8 +116,8 @@ def _drive_batch(
 ) -> Episodes:
     """The episodes with these numbers, side by side; each has a seed of its own."""
     envs = [PointWorldEnv(world) for _ in numbers]
-    for number, env in zip(numbers, envs, strict=True):
-        env.reset(seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
+    seeds = [int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) for number in numbers]
+    infos = [env.reset(seed=one)[1] for env, one in zip(envs, seeds, strict=True)]
     decide = _decider(world, envs[0], config)
     done = numbers.start // BATCH * world.episode_steps
     total = -(-episodes // BATCH) * world.episode_steps
@@ -128,7 +128,7 @@ def _drive_batch(
     worst = [Moment(np.inf, env.state, None, index) for index, env in enumerate(envs)]
     for step in range(world.episode_steps):
         state = jax.tree.map(lambda *parts: jnp.stack(parts), *(env.state for env in envs))
-        labels = np.stack([world.labels(env.state) for env in envs])
+        labels = np.stack([info["labels"] for info in infos])
         key = at(shield_keys, step)
         outcome = jax.device_get(decide(at(policy_keys, step), key, state, labels))
         action, overridden, p_safe, traces = outcome
@@ -136,7 +136,8 @@ def _drive_batch(
             if p_safe[index] < worst[index].p_safe:
                 worst[index] = Moment(float(p_safe[index]), envs[index].state, key, index)
         results = [env.step(chosen) for env, chosen in zip(envs, action, strict=True)]
-        rows["violated"].append(np.array([result[4]["cost"] > 0 for result in results]))
+        infos = [result[4] for result in results]
+        rows["violated"].append(np.array([info["cost"] > 0 for info in infos]))
         rows["reward"].append(np.array([result[1] for result in results]))
         rows["overridden"].append(overridden)
         rows["traces"].append(traces)

@@ -1,5 +1,6 @@
 """`point_world` against plain NumPy paths, quadrature and hand-worked steps."""
 
+import copy
 import itertools
 
 import gymnasium as gym
@@ -52,16 +53,34 @@ def test_reaching_a_goal_pays_and_moves_on():
     assert following.goal.tolist() == [-1, 0]
 
 
-def test_numpy_and_jax_step_alike():
-    world = PointWorld()
-    rng = np.random.default_rng(0)
-    for seed in range(20):
-        state = world.sample(np.random.default_rng(seed))
-        action, noise = rng.normal(size=(2, 2)).astype(np.float32)
-        ours = world.advance(state, action, noise)
-        theirs = world.advance(jax.tree.map(jnp.asarray, state), jnp.asarray(action), jnp.asarray(noise))
-        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+def test_the_environment_and_the_model_step_alike():
+    env, rng = PointWorldEnv(), np.random.default_rng(0)
+    advance = jax.jit(env.world.advance)
+    violations = goals = 0
+    for seed in range(30):
+        env.reset(seed=seed)
+        # Onto a hazard, onto the goal, or beyond the wall, so that all that can happen does.
+        place = [env.state.hazards[0], env.state.goal, np.array([1.6, 0])][seed % 3]
+        robot = np.concatenate([place - 0.12, rng.normal(size=2)]).astype(np.float32)
+        env.state = env.state._replace(robot=robot)
+        for _ in range(5):
+            state, action = env.state, rng.normal(size=2).astype(np.float32)
+            noise = copy.deepcopy(env.np_random).standard_normal(2).astype(np.float32)
+            following, reward, labels = advance(state, action, noise)
+            seen, ours, _, _, info = env.step(action)
+            for mine, theirs in zip(env.state, following, strict=True):
+                np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+                assert mine.dtype == theirs.dtype
+            assert ours == pytest.approx(float(reward), abs=1e-5)
+            assert info["labels"].tolist() == labels.tolist()
+            position = env.state.robot[:2]
+            by_distance = sorted(env.state.hazards - position[None], key=lambda offset: float(np.hypot(*offset)))
+            expected = np.concatenate([env.state.robot, env.state.goal - position, *by_distance])
+            np.testing.assert_allclose(seen, expected, atol=1e-6)
+            violations += info["labels"]
+        goals += int(env.state.reached)
+    assert (violations > 5).all()
+    assert goals > 5
 
 
 def test_layouts_keep_their_distances():

@@ -25,7 +25,7 @@ def test_it_does_what_single_environments_do(name, threads):
     actions = rng.uniform(-1, 1, (25, 4, 2))
     actions[..., 0] = 1.0
     envs = make_vector(name, 4, action_repeat=repeat, threads=threads, **QUIET)
-    envs.reset(seed=11)
+    envs.reset(seed=[11, 12, 13, 14])
     alone = [stepped_alone(name, 11 + index, actions[:, index], repeat) for index in range(4)]
     for action in actions:
         observations, rewards, _, _, infos = envs.step(action)
@@ -124,7 +124,7 @@ def test_a_saved_state_goes_on_bit_by_bit():
 
 def test_pictures_come_in_one_batch_and_are_those_of_single_environments():
     envs = make_vector("PointGoal1", 2, size=32, samples=1, threads=1)
-    images, _ = envs.reset(seed=0)
+    images, _ = envs.reset(seed=[0, 1])
     assert (images.shape, images.dtype) == ((2, 32, 32, 3), np.uint8)
     alone = make("PointGoal1", size=32, samples=1).reset(seed=1)[0]
     assert np.abs(images[1].astype(int) - alone).max() <= 1

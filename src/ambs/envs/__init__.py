@@ -2,8 +2,8 @@
 
 from ambs.envs.labelled import LabelledEnv, with_labels
 from ambs.envs.labels import violates
-from ambs.envs.registration import make, register_all, registered
-from ambs.envs.vector import Fault, LabelledVectorEnv, TooManyFaults, make_vector
+from ambs.envs.registration import make, make_vector, register_all, registered
+from ambs.envs.vector import Fault, LabelledVectorEnv, TooManyFaults
 
 __all__ = [
     "Fault",

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from ambs.envs.labels import check_render_mode, violates
+from ambs.envs.labels import check_render_mode
 from ambs.envs.model import Dynamics, Step
 from ambs.envs.snapshot import Snapshot, generator_from_array, generator_to_array
 from ambs.errors import UserError
@@ -86,6 +86,12 @@ class Grid:
                     kernel[here, action, r * width + c if free else here] += chance
         return kernel
 
+    @functools.cached_property
+    def cumulative(self) -> np.ndarray:
+        """Chance of arriving in a cell or one of those before it, `[cells, actions, cells]`; the last one is 1."""
+        cumulative = self.kernel.cumsum(axis=-1)
+        return cumulative / cumulative[..., -1:]
+
     def _outcomes(self, action: int) -> list[tuple[int, float]]:
         if action == 4:
             return [(4, 1.0)]
@@ -138,8 +144,7 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
         """One move; terminates at the goal, truncates after `episode_steps`."""
         if not self.action_space.contains(np.int64(action)):
             raise UserError(f"an action of grid is a whole number from 0 to {len(MOVES) - 1}, got {action}")
-        odds = self.grid.kernel[self.cell, int(action)]
-        self.cell = int(self.np_random.choice(odds.size, p=odds))
+        self.cell = int(self.grid.cumulative[self.cell, int(action)].searchsorted(self.np_random.random(), "right"))
         self.steps += 1
         terminated = bool(self.grid.labels[self.cell, 1])
         reward = 1.0 if terminated else -0.01
@@ -174,8 +179,10 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
         return picture.repeat(32, axis=0).repeat(32, axis=1)
 
     def _observe(self) -> np.ndarray:
-        return np.eye(self.grid.cells.size, dtype=np.float32)[self.cell]
+        observation = np.zeros(self.grid.cells.size, np.float32)
+        observation[self.cell] = 1.0
+        return observation
 
     def _info(self) -> dict[str, Any]:
         labels = self.grid.labels[self.cell].copy()
-        return {"labels": labels, "cost": float(violates(self.psi, self.atoms, labels[None]))}
+        return {"labels": labels, "cost": float(not self.psi.holds(labels, self.atoms))}

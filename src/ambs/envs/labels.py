@@ -9,6 +9,7 @@ from typing import Any
 
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms, Formula
+from ambs.spec.parser import parse_formula
 
 
 def violates(psi: Formula, atoms: Atoms, labels: Any) -> Any:
@@ -17,6 +18,14 @@ def violates(psi: Formula, atoms: Atoms, labels: Any) -> Any:
     Joining the frames' atoms first would be wrong for formulas such as `red_light -> stop`.
     """
     return (~psi.holds(labels, atoms)).any(axis=-1)
+
+
+def choose_spec(spec: str | Formula | None, default: Formula, atoms: Atoms) -> Formula:
+    """Ψ as given, or else the default; it may speak of these atoms only."""
+    formula = parse_formula(spec) if isinstance(spec, str) else spec or default
+    for name in formula.atoms():
+        atoms.index(name)
+    return formula
 
 
 def check_render_mode(mode: str | None) -> str | None:

@@ -1,9 +1,12 @@
 """`point_world`: a noisy two-dimensional double integrator among round hazards.
 
 Small enough that its true safety probability can be computed by brute force, and in one dimension by quadrature; continuous
-enough to be worth shielding. The same transition function serves the Gymnasium environment (NumPy) and the shield (JAX).
+enough to be worth shielding. The physics is told twice: in JAX for the shield, which imagines many worlds at once, and in
+plain numbers for the Gymnasium environment, which has one at a time and steps it ten times faster so.
 """
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from ambs.envs.labels import check_render_mode, violates
+from ambs.envs.labels import check_render_mode
 from ambs.envs.model import Dynamics, Step
 from ambs.envs.snapshot import Snapshot, generator_from_array, generator_to_array
 from ambs.errors import UserError
@@ -78,22 +81,19 @@ class PointWorld:
 
         Reward is the distance gained on the goal, + 1 on reaching it; labels are those of the state arrived in.
         """
-        xp = state.robot.__array_namespace__()
-        push = self.dt * self.acceleration * xp.clip(action, -1.0, 1.0)
-        velocity = self.damping * state.robot[2:] + push + xp.asarray(self.noise, dtype=noise.dtype) * noise
+        push = self.dt * self.acceleration * jnp.clip(action, -1.0, 1.0)
+        velocity = self.damping * state.robot[2:] + push + jnp.asarray(self.noise, dtype=noise.dtype) * noise
         position = state.robot[:2] + self.dt * velocity
-        before = _length(state.goal - state.robot[:2], xp)
-        after = _length(state.goal - position, xp)
-        reached = xp.astype(after <= self.goal_radius, state.reached.dtype)
-        following = state._replace(robot=xp.concatenate([position, velocity]), reached=state.reached + reached)
+        before, after = _length(state.goal - state.robot[:2]), _length(state.goal - position)
+        reached = (after <= self.goal_radius).astype(state.reached.dtype)
+        following = state._replace(robot=jnp.concatenate([position, velocity]), reached=state.reached + reached)
         return following, before - after + reached, self.labels(following)
 
     def labels(self, state: State) -> Any:
         """Labels `[atoms]` of a state."""
-        xp = state.robot.__array_namespace__()
         position = state.robot[:2]
         hazard = (((state.hazards - position[None]) ** 2).sum(axis=-1) <= self.hazard_radius**2).any()
-        return xp.stack([hazard, (xp.abs(position) > self.half_size).any()])
+        return jnp.stack([hazard, (jnp.abs(position) > self.half_size).any()])
 
     def dynamics(self) -> Dynamics:
         """The true model for a shield: (key, State, action) -> Step."""
@@ -108,41 +108,40 @@ class PointWorld:
         """A fresh layout with the robot at rest: hazards do not touch, robot and goals keep clear of them, and no goal is
         drawn within reach of the one before."""
         reach = self.half_size - self.goal_radius
-        hazards = np.zeros((0, 2))
+        hazards: list[list[float]] = []
         for _ in range(self.hazards):
-            hazards = np.vstack([hazards, self._spot(rng, reach, hazards, 2.2 * self.hazard_radius)])
+            hazards.append(self._spot(rng, reach, hazards, 2.2 * self.hazard_radius))
         spots = [self._spot(rng, reach, hazards, 2 * self.hazard_radius)]
         for _ in range(self.goals):
             clear = self.hazard_radius + self.goal_radius
             spots.append(self._spot(rng, reach, hazards, clear, spots[-1], self.half_size / 2))
-        robot = np.concatenate([spots[0], np.zeros(2)])
         return State(
-            robot=robot.astype(np.float32),
+            robot=np.array([*spots[0], 0.0, 0.0], np.float32),
             goals=np.array(spots[1:], np.float32),
             reached=np.array(0, np.int32),
-            hazards=hazards.astype(np.float32),
+            hazards=np.array(hazards, np.float32).reshape(-1, 2),
         )
 
     def _spot(
         self,
         rng: np.random.Generator,
         reach: float,
-        hazards: np.ndarray,
+        hazards: list[list[float]],
         clear: float,
-        other: np.ndarray | None = None,
+        other: list[float] | None = None,
         apart: float = 0.0,
-    ) -> np.ndarray:
+    ) -> list[float]:
         """A uniform position at least `clear` away from hazard centres and `apart` from another one (m)."""
         for _ in range(1000):
-            spot = rng.uniform(-reach, reach, 2)
-            far = other is None or _length(spot - other, np) > apart
-            if far and (_length(hazards - spot[None], np) > clear).all():
+            spot = rng.uniform(-reach, reach, 2).tolist()
+            far = other is None or math.dist(spot, other) > apart
+            if far and all(math.dist(spot, hazard) > clear for hazard in hazards):
                 return spot
         raise UserError(f"{self.hazards} hazards of radius {self.hazard_radius} do not fit; use fewer or smaller ones")
 
 
-def _length(vector: Any, xp: Any) -> Any:
-    return xp.sqrt((vector**2).sum(axis=-1))
+def _length(vector: Any) -> Any:
+    return jnp.sqrt((vector**2).sum(axis=-1))
 
 
 class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
@@ -157,6 +156,8 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
         self.world = world or PointWorld()
         self.atoms = ATOMS
         self.psi: Formula = parse_formula(spec, ATOMS)
+        every = itertools.product((False, True), repeat=len(ATOMS))
+        self._costs = {labels: float(not self.psi.holds(np.array(labels), ATOMS)) for labels in every}
         reach = np.float32(self.world.reach)
         self.observation_space = gym.spaces.Box(-reach, reach, (6 + 2 * self.world.hazards,), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -168,17 +169,18 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
         super().reset(seed=seed, options=options)
         self.state = self.world.sample(self.np_random)
         self.steps = 0
-        return self._observe(), self._info()
+        return self._look()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         """One control step; never terminates, truncates after `episode_steps`."""
-        action = np.asarray(action, dtype=np.float32)
-        if action.shape != (2,) or not np.isfinite(action).all():
+        array = np.asarray(action, dtype=np.float32)
+        pushes: list[float] = array.ravel().tolist()
+        if array.shape != (2,) or not all(map(math.isfinite, pushes)):
             raise UserError(f"an action of point_world is two finite numbers, got {action}")
-        noise = self.np_random.standard_normal(2).astype(np.float32)
-        self.state, reward, _ = self.world.advance(self.state, action, noise)
+        reward = self._move(pushes, self.np_random.standard_normal(2).tolist())
         self.steps += 1
-        return self._observe(), float(reward), False, self.steps >= self.world.episode_steps, self._info()
+        observation, info = self._look()
+        return observation, reward, False, self.steps >= self.world.episode_steps, info
 
     def get_state(self) -> Snapshot:
         """All that the future depends on, random numbers included, as arrays."""
@@ -207,18 +209,37 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
             (self.state.robot[:2], 0.05, (214, 40, 57)),
         ]
         for centre, radius, colour in discs:
-            picture[_length(places - centre, np) <= radius] = colour
+            picture[np.linalg.norm(places - centre, axis=-1) <= radius] = colour
         return picture
 
-    def _observe(self) -> np.ndarray:
-        robot = self.state.robot
-        relative = self.state.hazards - robot[None, :2]
-        nearest = relative[np.argsort(_length(relative, np), kind="stable")]
-        return np.concatenate([robot, self.state.goal - robot[:2], nearest.ravel()]).astype(np.float32)
+    def _move(self, pushes: list[float], shocks: list[float]) -> float:
+        """`PointWorld.advance` in plain numbers: takes the step, returns the reward."""
+        world, (robot, goals, reached, hazards) = self.world, self.state
+        x, y, *velocity = robot.tolist()
+        place, goal = [x, y], self._goal()
+        before = math.dist(goal, place)
+        for axis in (0, 1):
+            drive = world.dt * world.acceleration * min(max(pushes[axis], -1.0), 1.0)
+            velocity[axis] = world.damping * velocity[axis] + drive + world.noise[axis] * shocks[axis]
+            place[axis] += world.dt * velocity[axis]
+        after = math.dist(goal, place)
+        arrived = after <= world.goal_radius
+        self.state = State(np.array(place + velocity, np.float32), goals, reached + np.int32(arrived), hazards)
+        return before - after + arrived
 
-    def _info(self) -> dict[str, Any]:
-        labels = self.world.labels(self.state)
-        return {"labels": labels, "cost": float(violates(self.psi, self.atoms, labels[None]))}
+    def _look(self) -> tuple[np.ndarray, dict[str, Any]]:
+        """Observation and info of the current state."""
+        x, y, *velocity = self.state.robot.tolist()
+        goal_x, goal_y = self._goal()
+        seen = [x, y, *velocity, goal_x - x, goal_y - y]
+        hazards = sorted([(math.dist((x, y), spot), spot[0] - x, spot[1] - y) for spot in self.state.hazards.tolist()])
+        for _, ahead, aside in hazards:
+            seen += ahead, aside
+        labels = bool(hazards) and hazards[0][0] <= self.world.hazard_radius, max(abs(x), abs(y)) > self.world.half_size
+        return np.array(seen, np.float32), {"labels": np.array(labels), "cost": self._costs[labels]}
+
+    def _goal(self) -> list[float]:
+        return self.state.goals[int(self.state.reached) % len(self.state.goals)].tolist()
 
 
 def seek_goal(_key: Key[Array, ""], state: State) -> Array:

@@ -1,12 +1,17 @@
-"""The environments' names with Gymnasium, such as `ambs/PointGoal1-v0`."""
+"""The environments' names with Gymnasium, such as `ambs/PointGoal1-v0`, and how to make one or many of them."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from ambs.envs.copies import Factory
+from ambs.envs.vector import LabelledVectorEnv
 from ambs.errors import UserError
 
 NAMESPACE = "ambs"
@@ -51,3 +56,64 @@ def make(name: str, **options: Any) -> gymnasium.Env:
         if not has_display():
             raise UserError('render_mode "human" needs a display, and there is none here; use "rgb_array"')
     return gymnasium.make(full_id(name), **options)
+
+
+def make_vector(env: str | Factory, num_envs: int, **options: Any) -> LabelledVectorEnv:
+    """Many copies of an environment: one of ours by name, or a labelled one by its factory or as `"module:factory"`.
+
+    Safety Gym's tasks run in threads (options: `ThreadedVectorEnv`), our small worlds one after the other, and what a
+    factory makes in processes (`ProcessVectorEnv`), or with `serial=True` one after the other too (`SerialVectorEnv`).
+    All take `spec`, which replaces Ψ, `action_repeat`, `max_faults`, and `observation`: "vision", "vector" or "both". Small
+    worlds have vectors only; what a factory makes shows what it shows.
+    """
+    if not isinstance(env, str) or ":" in env:
+        return _many_foreign(env, num_envs, **options)
+    entry = gymnasium.spec(full_id(env))
+    if entry.id not in registered():
+        raise UserError(f"{entry.id} is none of our environments; pass a factory that makes it, with labels")
+    if entry.entry_point != SAFETY_GYM:
+        return _many_small(entry, num_envs, **options)
+    from ambs.envs.safety_gym.threaded import ThreadedVectorEnv
+
+    _refuse_unknown(options, env, ThreadedVectorEnv)
+    return ThreadedVectorEnv(entry.kwargs["task"], num_envs, **options)
+
+
+def _many_foreign(
+    env: str | Factory, num_envs: int, *, serial: bool = False, observation: str | None = None, **options: Any
+) -> LabelledVectorEnv:
+    from ambs.envs.contract import load_factory
+    from ambs.envs.processes import ProcessVectorEnv
+    from ambs.envs.serial import SerialVectorEnv
+
+    del observation
+    kind = SerialVectorEnv if serial else ProcessVectorEnv
+    _refuse_unknown(options, str(env), kind)
+    return kind(load_factory(env) if isinstance(env, str) else env, num_envs, **options)
+
+
+def _many_small(entry: EnvSpec, num_envs: int, *, observation: str = "vector", **options: Any) -> LabelledVectorEnv:
+    from ambs.envs.serial import SerialVectorEnv
+
+    if observation != "vector":
+        raise UserError(f'{entry.id} has no pictures: its observation must be "vector", got {observation!r}')
+    _refuse_unknown(options, entry.id, SerialVectorEnv, load_env_creator(str(entry.entry_point)))
+    own = {name: options.pop(name) for name in set(options) - _options(SerialVectorEnv)}
+    # Bare: the wrappers of gymnasium.make watch over what is checked here anyway.
+    return SerialVectorEnv(lambda: gymnasium.make(entry.id, **own).unwrapped, num_envs, **options)
+
+
+def _refuse_unknown(options: dict[str, Any], env: str, *makers: Callable[..., Any]) -> None:
+    known = sorted(set().union(*map(_options, makers)))
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UserError(f"{env} has no option {name!r}; it has {', '.join(known)}{hint}")
+
+
+def _options(maker: Callable[..., Any]) -> set[str]:
+    required = inspect.Parameter.empty
+    return {
+        name for name, parameter in inspect.signature(maker).parameters.items() if parameter.default is not required
+    }

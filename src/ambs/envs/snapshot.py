@@ -47,3 +47,11 @@ def unpack(words: np.ndarray, like: Snapshot) -> Snapshot:
         snapshot[name] = np.frombuffer(data[start:stop], dtype=array.dtype).reshape(array.shape).copy()
         start = stop
     return snapshot
+
+
+def check_fields(state: Snapshot, like: Snapshot, owner: str) -> None:
+    """Refuse, in a sentence, a state without the fields and shapes of `like`."""
+    for name, array in like.items():
+        if name not in state or np.shape(state[name]) != array.shape:
+            got = np.shape(state[name]) if name in state else "nothing"
+            raise UserError(f"state field {name!r} must have shape {array.shape} for {owner}, got {got}")

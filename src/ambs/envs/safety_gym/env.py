@@ -11,13 +11,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ambs.envs.labels import choose_spec
 from ambs.envs.safety_gym.observation import VIEWS, Looks, Observation, Observer, one_of
 from ambs.envs.safety_gym.robots import FRAME_SKIP
 from ambs.envs.safety_gym.tasks import ATOMS, MAX_FRAMES, find_task
 from ambs.envs.safety_gym.worlds import Worlds
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms, Formula
-from ambs.spec.parser import parse_formula
 
 
 def action_space() -> spaces.Box:
@@ -67,7 +67,7 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
             raise UserError('render_mode "human" needs a display, and there is none here; use "rgb_array"')
         self.task = find_task(task)
         self.atoms: Atoms = ATOMS
-        self.psi: Formula = choose_spec(self.task.spec, spec)
+        self.psi: Formula = choose_spec(spec, self.task.spec, ATOMS)
         self.observer = Observer(self.task, observation, Looks(size, samples, mirror, palette, renderer))
         accelerations = observation != "vision"
         self.worlds = Worlds(
@@ -150,14 +150,6 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
             self._window = plt.figure(self.task.name).add_axes((0, 0, 1, 1)).imshow(picture)
         self._window.set_data(picture)
         plt.pause(1e-3)
-
-
-def choose_spec(default: Formula, spec: str | Formula | None) -> Formula:
-    """Ψ as given, or the task's own; its atoms must be ones that the worlds can label."""
-    formula = parse_formula(spec) if isinstance(spec, str) else spec or default
-    for name in formula.atoms():
-        ATOMS.index(name)
-    return formula
 
 
 def check_action(action: Any) -> np.ndarray:

@@ -17,7 +17,7 @@ from ambs.envs.safety_gym import lidar, sleeping
 from ambs.envs.safety_gym.layout import sample_goal, sample_layout
 from ambs.envs.safety_gym.robots import FRAME_SKIP, VASE_HEIGHT, build_model
 from ambs.envs.safety_gym.tasks import ATOMS, GOAL_RADIUS, HAZARD_RADIUS, MAX_FRAMES, VASE_SPEED, Task
-from ambs.envs.snapshot import generator_from_array, generator_to_array
+from ambs.envs.snapshot import check_fields, generator_from_array, generator_to_array
 from ambs.errors import UserError
 
 SENSORS = 12
@@ -199,11 +199,7 @@ class Worlds:
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
         """Continue from a state got from worlds of the same task and number, bit by bit as those would have."""
-        mine = self.get_state()
-        for name, array in mine.items():
-            if name not in state or np.shape(state[name]) != array.shape:
-                got = np.shape(state[name]) if name in state else "nothing"
-                raise UserError(f"state field {name!r} must have shape {array.shape} for {self.task.name}, got {got}")
+        check_fields(state, self.get_state(), self.task.name)
         for index, data in enumerate(self._data):
             mujoco.mj_resetData(self.model, data)
             mujoco.mj_setState(self.model, data, state["physics"][index], _STATE)

@@ -1,0 +1,227 @@
+"""Vector environments made of copies of one labelled Gymnasium environment, in this process or in others.
+
+Every frame is checked before it counts: a reward, an observation or labels that are not finite or not of the right shape
+are a fault like an exception. A copy at fault is thrown away, and another made when its next episode starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import create_empty_array
+
+from ambs.envs.snapshot import Snapshot, check_fields
+from ambs.envs.vector import MAX_FAULTS, Frames, LabelledVectorEnv
+from ambs.errors import UserError
+from ambs.spec.formula import Atoms, Formula
+
+Factory = Callable[[], gymnasium.Env]
+WHOLE = "observation"
+"""Name in a saved state of an observation that is no dictionary; parts of one have `observation.part`."""
+
+
+class Unsound(RuntimeError):  # noqa: N818 (said of what an environment returned)
+    """Something an environment returned that cannot be used."""
+
+
+class Shown:
+    """The last sound observations and labels of n environments."""
+
+    def __init__(self, space: gymnasium.Space[Any], atoms: int, num: int) -> None:
+        """Zeros to begin with."""
+        empty: Any = create_empty_array(space, n=num)
+        self.parts: dict[str, np.ndarray] = empty if isinstance(space, spaces.Dict) else {WHOLE: empty}
+        self.labels = np.zeros((num, atoms), bool)
+        self._whole = not isinstance(space, spaces.Dict)
+
+    def keep(self, index: int, observation: Any, labels: Any) -> None:
+        """Take over what one environment shows, if it is sound."""
+        arrays = [self._sound(name, part, observation) for name, part in self.parts.items()]
+        if not isinstance(labels, np.ndarray) or labels.dtype != np.bool_ or labels.shape != self.labels.shape[1:]:
+            raise Unsound(f'info["labels"] must be a bool array of shape {self.labels.shape[1:]}, got {labels!r}')
+        for part, array in zip(self.parts.values(), arrays, strict=True):
+            part[index] = array
+        self.labels[index] = labels
+
+    def observations(self) -> Any:
+        """Copies of the observations, each array with a leading axis n."""
+        return self.parts[WHOLE].copy() if self._whole else {name: part.copy() for name, part in self.parts.items()}
+
+    def row(self, index: int) -> Any:
+        """The observation of one environment."""
+        return self.parts[WHOLE][index] if self._whole else {name: part[index] for name, part in self.parts.items()}
+
+    def save(self) -> Snapshot:
+        """As arrays with a leading axis n."""
+        return {"labels": self.labels.copy(), **{self._field(name): part.copy() for name, part in self.parts.items()}}
+
+    def restore(self, state: Snapshot) -> None:
+        """Show what was shown when `save` was called."""
+        check_fields(state, self.save(), "these environments")
+        self.labels[:] = state["labels"]
+        for name, part in self.parts.items():
+            part[:] = state[self._field(name)]
+
+    def _field(self, name: str) -> str:
+        return WHOLE if self._whole else f"{WHOLE}.{name}"
+
+    def _sound(self, name: str, part: np.ndarray, observation: Any) -> np.ndarray:
+        array = np.asarray(observation if self._whole else observation[name], part.dtype)
+        if array.shape != part.shape[1:]:
+            raise Unsound(f"the {name} must have shape {part.shape[1:]}, got {array.shape}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise Unsound(f"the {name} is not finite")
+        return array
+
+
+def begin(env: gymnasium.Env, seed: int | None, index: int, shown: Shown) -> str:
+    """Start an episode in one environment; returns what went wrong, or nothing."""
+    try:
+        observation, info = env.reset(seed=seed)
+        shown.keep(index, observation, info["labels"])
+    except Exception as error:
+        return describe(error, "a reset")
+    return ""
+
+
+def advance(env: gymnasium.Env, action: Any, index: int, frames: Frames, shown: Shown) -> tuple[bool, bool, str]:
+    """Repeat an action in one environment until its episode ends, row `index` of `frames` telling what came of it.
+
+    Returns terminated, truncated, and what went wrong, or nothing; sound frames before a fault count.
+    """
+    try:
+        for repeat in range(frames.valid.shape[1]):
+            observation, reward, terminated, truncated, info = env.step(action)
+            if not math.isfinite(reward):
+                raise Unsound("the reward is not finite")
+            shown.keep(index, observation, info["labels"])
+            frames.rewards[index, repeat], frames.labels[index, repeat] = reward, info["labels"]
+            frames.valid[index, repeat] = True
+            if terminated or truncated:
+                break
+    except Exception as error:
+        return False, True, describe(error, "a step")
+    return bool(terminated), bool(truncated), ""
+
+
+def describe(error: Exception, what: str) -> str:
+    """An exception in one line, with the place that raised it."""
+    if isinstance(error, Unsound):
+        return f"{error} in {what}"
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {what}: {error} ({Path(place.filename).name}, line {place.lineno})"
+
+
+def vocabulary(env: Any) -> tuple[Atoms, Formula]:
+    """The atoms of a labelled environment, and its Ψ."""
+    if not isinstance(env, gymnasium.Env):
+        raise UserError(f"an environment factory must return a gymnasium.Env, and returned {type(env).__name__}")
+    if not (env.has_wrapper_attr("atoms") and env.has_wrapper_attr("psi")):
+        raise UserError(f"{env} has no labels: give it some by ambs.envs.with_labels")
+    return env.get_wrapper_attr("atoms"), env.get_wrapper_attr("psi")
+
+
+class CopiesVectorEnv(LabelledVectorEnv):
+    """What vector environments made of copies have in common; see `ambs.envs.vector` for what a step returns."""
+
+    def __init__(
+        self,
+        factory: Factory,
+        num_envs: int,
+        *,
+        spec: str | Formula | None = None,
+        action_repeat: int = 1,
+        max_faults: int = MAX_FAULTS,
+    ) -> None:
+        """`factory` makes a labelled environment, as `with_labels` does; it is called once here, to see what it makes."""
+        probe = factory()
+        atoms, psi = vocabulary(probe)
+        super().__init__(
+            num_envs,
+            probe.observation_space,
+            probe.action_space,
+            atoms=atoms,
+            psi=psi,
+            spec=spec,
+            action_repeat=action_repeat,
+            max_faults=max_faults,
+        )
+        self._name, self._factory = str(probe), factory
+        self._can_save = all(probe.has_wrapper_attr(name) for name in ("get_state", "set_state"))
+        probe.close()
+        self._shown = Shown(self.single_observation_space, len(atoms), num_envs)
+        self._copies: list[Any] = [None] * num_envs
+        """None: to be made when it is needed."""
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close all copies."""
+        del kwargs
+        # Gymnasium closes what is garbage, even if it was never quite made.
+        for index in range(len(getattr(self, "_copies", ()))):
+            self._discard(index)
+
+    def _observe(self) -> Any:
+        return self._shown.observations()
+
+    def _labels(self) -> np.ndarray:
+        return self._shown.labels.copy()
+
+    def _save(self) -> Snapshot:
+        """What is shown, and field f of environment i as `i.f`; nothing of those that must be made anew."""
+        if not self._can_save:
+            raise UserError(f"{self._name} cannot be saved: it has no get_state and set_state")
+        state = self._shown.save()
+        for index in range(self.num_envs):
+            own = {} if self._copies[index] is None else self._call(index, "get_state")
+            if not isinstance(own, dict) or any(np.asarray(array).dtype.hasobject for array in own.values()):
+                raise UserError(f"get_state of {self._name} must return a dictionary of arrays")
+            state |= {f"{index}.{name}": np.asarray(array) for name, array in own.items()}
+        return state
+
+    def _restore(self, state: Snapshot) -> None:
+        if not self._can_save:
+            raise UserError(f"{self._name} cannot be restored: it has no get_state and set_state")
+        # Many wrappers refuse to step what was never reset.
+        if faults := self._start(dict.fromkeys(range(self.num_envs), 0)):
+            raise UserError(f"{self._name} cannot be restored: {'; '.join(faults.values())}")
+        for index in range(self.num_envs):
+            mark = f"{index}."
+            own = {name.removeprefix(mark): array for name, array in state.items() if name.startswith(mark)}
+            if own:
+                self._call(index, "set_state", own)
+            elif not state["over"][index]:
+                raise UserError(f"the state says nothing of environment {index}")
+        self._shown.restore(state)
+
+    def _copy(self, index: int) -> Any:
+        """One copy, made anew if need be."""
+        if self._copies[index] is None:
+            self._copies[index] = self._make()
+        return self._copies[index]
+
+    def _discard(self, index: int) -> None:
+        copy, self._copies[index] = self._copies[index], None
+        # What is broken may not even close.
+        if copy is not None:
+            with contextlib.suppress(Exception):
+                self._end(copy)
+
+    def _make(self) -> Any:
+        """A copy, or what stands for it here."""
+        raise NotImplementedError
+
+    def _end(self, copy: Any) -> None:
+        """Close a copy."""
+        raise NotImplementedError
+
+    def _call(self, index: int, method: str, *arguments: Any) -> Any:
+        """Call a method of one copy."""
+        raise NotImplementedError

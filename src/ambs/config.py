@@ -35,7 +35,7 @@ class Size:
 
 
 SIZES = {
-    "xxs": Size(64, 64, 1, 8, latents=16, classes=8, vector_layers=1, vector_units=64, bins=49, bin_limit=6.0),
+    "xxs": Size(64, 64, 1, 8, latents=24, classes=8, vector_layers=1, vector_units=64, bins=49, bin_limit=6.0),
     "xs": Size(256, 256, 1, 24, vector_units=256),
     "s": Size(512, 512, 2, 32, vector_units=512),
     "m": Size(1024, 640, 3, 48, vector_units=640),
@@ -48,7 +48,8 @@ SIZES = {
 class ModelConfig:
     """The world model and its loss."""
 
-    size: Literal["xxs", "xs", "s", "m", "l"] = "l"
+    size: Annotated[Literal["xxs", "xs", "s", "m", "l"], tyro.conf.arg(aliases=["--size"])] = "l"
+    """Widths of all networks; xxs is for CPUs, l is the paper's."""
     cost_head: Literal["labels", "two_hot"] = "labels"
     """`labels`: one Bernoulli per atom and frame, Ψ evaluated on them. `two_hot`: the paper's symlog two-hot cost."""
     positive_weight: float = 1.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import tyro
 
@@ -12,18 +13,30 @@ from ambs.cli.check import Check
 from ambs.cli.check_env import CheckEnv
 from ambs.cli.demo import Demo
 from ambs.cli.envs import Envs
+from ambs.cli.evaluate import Evaluate
 from ambs.cli.guarantee import Guarantee
 from ambs.cli.play import Play
+from ambs.cli.train import Resume, Train, parse_train
 from ambs.cli.verify import Verify
 from ambs.errors import UserError
+
+
+
+@dataclass(frozen=True)
+class _Train:
+    """In the list of verbs only; the settings of `train` depend on each other, so it reads its own."""
+
 
 Verb = (
     Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[CheckEnv, tyro.conf.subcommand("check-env")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Envs, tyro.conf.subcommand("envs")]
+    | Annotated[Evaluate, tyro.conf.subcommand("eval")]
     | Annotated[Guarantee, tyro.conf.subcommand("guarantee")]
     | Annotated[Play, tyro.conf.subcommand("play")]
+    | Annotated[Resume, tyro.conf.subcommand("resume")]
+    | Annotated[_Train, tyro.conf.subcommand("train", description=Train.__doc__)]
     | Annotated[Verify, tyro.conf.subcommand("verify")]
 )
 
@@ -33,15 +46,8 @@ def main(args: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    verb = tyro.cli(
-        Verb,
-        prog="ambs",
-        description="Approximate model-based shielding: learn without breaking things on the way.",
-        args=args,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
-    )
     try:
-        code = verb.run()
+        code = _parse(sys.argv[1:] if args is None else args).run()
     except UserError as error:
         print(f"ambs: {error}", file=sys.stderr)
         code = 2
@@ -52,3 +58,15 @@ def main(args: list[str] | None = None) -> None:
         print("\nambs: stopped", file=sys.stderr)
         code = 130
     sys.exit(code)
+
+
+def _parse(args: list[str]) -> Any:
+    if args[:1] == ["train"]:
+        return parse_train(args[1:])
+    return tyro.cli(
+        Verb,
+        prog="ambs",
+        description="Approximate model-based shielding: learn without breaking things on the way.",
+        args=args,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
+    )

@@ -156,10 +156,19 @@ class CopiesVectorEnv(LabelledVectorEnv):
         )
         self._name, self._factory = str(probe), factory
         self._can_save = all(probe.has_wrapper_attr(name) for name in ("get_state", "set_state"))
+        known = probe.has_wrapper_attr("fallback_action")
+        self.fallback_action = probe.get_wrapper_attr("fallback_action") if known else None
         probe.close()
         self._shown = Shown(self.single_observation_space, len(atoms), num_envs)
         self._copies: list[Any] = [None] * num_envs
         """None: to be made when it is needed."""
+
+    def pictures(self) -> np.ndarray:
+        """What the copies' own `render` draws."""
+        drawn = [self._call(index, "render") for index in range(self.num_envs)]
+        if any(picture is None for picture in drawn):
+            raise UserError('this environment cannot be drawn: make it with render_mode "rgb_array"')
+        return np.stack(drawn)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close all copies."""

@@ -47,6 +47,10 @@ class PointWorld:
     half_size: float = 1.5
     """The arena reaches from −half_size to +half_size (m) on both axes; atom `outside` holds beyond."""
     hazards: int = 6
+    sensed: int = 2
+    """Hazards that the robot senses: the nearest ones."""
+    sensor_range: float = 0.6
+    """How far away the edge of a hazard or of the arena is sensed (m)."""
     hazard_radius: float = 0.25
     """Atom `hazard` holds where the robot's centre is this near to a hazard's (m)."""
     goal_radius: float = 0.2
@@ -63,12 +67,15 @@ class PointWorld:
     """Goals drawn with the layout; after the last one the first is next again."""
 
     def __post_init__(self) -> None:
-        positive = ("half_size", "hazard_radius", "goal_radius", "dt", "acceleration", "episode_steps", "goals")
+        positive = ("half_size", "hazard_radius", "sensor_range", "goal_radius", "dt", "acceleration", "episode_steps", "goals")
         for name in positive:
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} of point_world must be above 0, got {getattr(self, name)}")
-        if not 0 <= self.damping < 1 or self.hazards < 0:
-            raise UserError(f"damping must lie in [0, 1) and hazards be at least 0: {self.damping}, {self.hazards}")
+        if not 0 <= self.damping < 1:
+            raise UserError(f"damping of point_world must lie in [0, 1), got {self.damping}")
+        for name in ("hazards", "sensed"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} of point_world must be at least 0, got {getattr(self, name)}")
 
     @property
     def reach(self) -> float:
@@ -145,8 +152,9 @@ def _length(vector: Any) -> Any:
 
 
 class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
-    """Gymnasium environment. Observation `[6 + 2·hazards]`: position, velocity, goal − position, hazards − position with
-    the nearest first (m, m/s). Action `[2]` in [−1, 1]: push along x and y."""
+    """Gymnasium environment. Observation `[6 + 3·sensed]`: velocity (m/s), goal − position (m), proximity of the walls
+    along x and y; then, nearest hazard first, its proximity along x and y and in all. Proximity is 0 beyond the sensor's
+    range, 1 at an edge, more beyond it. Action `[2]` in [−1, 1]: push along x and y."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  (Gymnasium's own attribute)
     summary = "A noisy double integrator seeks goals among round hazards; its safety probabilities are known."
@@ -159,7 +167,7 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
         every = itertools.product((False, True), repeat=len(ATOMS))
         self._costs = {labels: float(not self.psi.holds(np.array(labels), ATOMS)) for labels in every}
         reach = np.float32(self.world.reach)
-        self.observation_space = gym.spaces.Box(-reach, reach, (6 + 2 * self.world.hazards,), np.float32)
+        self.observation_space = gym.spaces.Box(-reach, reach, (6 + 3 * min(self.world.sensed, self.world.hazards),), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.state = self.world.sample(np.random.default_rng(0))
         self.steps = 0
@@ -231,12 +239,19 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
         """Observation and info of the current state."""
         x, y, *velocity = self.state.robot.tolist()
         goal_x, goal_y = self._goal()
-        seen = [x, y, *velocity, goal_x - x, goal_y - y]
+        edge = self.world.half_size
+        seen = [*velocity, goal_x - x, goal_y - y, *(math.copysign(self._nearness(edge - abs(p)), p) for p in (x, y))]
         hazards = sorted([(math.dist((x, y), spot), spot[0] - x, spot[1] - y) for spot in self.state.hazards.tolist()])
-        for _, ahead, aside in hazards:
-            seen += ahead, aside
+        for distance, ahead, aside in hazards[: self.world.sensed]:
+            nearness = self._nearness(distance - self.world.hazard_radius)
+            share = nearness / max(distance, 1e-9)
+            seen += ahead * share, aside * share, nearness
         labels = bool(hazards) and hazards[0][0] <= self.world.hazard_radius, max(abs(x), abs(y)) > self.world.half_size
         return np.array(seen, np.float32), {"labels": np.array(labels), "cost": self._costs[labels]}
+
+    def _nearness(self, gap: float) -> float:
+        """Proximity of an edge this far away (m)."""
+        return max(0.0, 1 - gap / self.world.sensor_range)
 
     def _goal(self) -> list[float]:
         return self.state.goals[int(self.state.reached) % len(self.state.goals)].tolist()

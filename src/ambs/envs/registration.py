@@ -99,6 +99,7 @@ def _many_small(entry: EnvSpec, num_envs: int, *, observation: str = "vector", *
         raise UserError(f'{entry.id} has no pictures: its observation must be "vector", got {observation!r}')
     _refuse_unknown(options, entry.id, SerialVectorEnv, load_env_creator(str(entry.entry_point)))
     own = {name: options.pop(name) for name in set(options) - _options(SerialVectorEnv)}
+    own.setdefault("render_mode", "rgb_array")
     # Bare: the wrappers of gymnasium.make watch over what is checked here anyway.
     return SerialVectorEnv(lambda: gymnasium.make(entry.id, **own).unwrapped, num_envs, **options)
 

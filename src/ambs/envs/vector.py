@@ -83,6 +83,9 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     An observation is a vector, a picture uint8 `[height, width, 3]` or a dictionary of such.
     """
 
+    fallback_action: Any = None
+    """Action of last resort; None: zeros."""
+
     def __init__(
         self,
         num_envs: int,
@@ -158,6 +161,10 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._over, self._episodes = np.array(state["over"], bool), np.array(state["episodes"], np.int64)
         self._roots, self.steps = np.array(state["roots"], np.int64), int(state["steps"])
         return self._observe()
+
+    def pictures(self) -> np.ndarray:
+        """The current states from above for people to look at, uint8 `[n, height, width, 3]`."""
+        raise UserError("this environment cannot be drawn")
 
     def _counters(self) -> Snapshot:
         over = np.ones(self.num_envs, bool) if self._over is None else self._over.copy()

@@ -12,7 +12,7 @@ import numpy as np
 
 from ambs.shield.decide import Decision, Reason
 
-_PER_EPISODE = ("start_frame", "frames", "steps", "violations", "overrides", "switches", "decisions", "traces")
+_PER_EPISODE = ("start_frame", "length", "steps", "violations", "overrides", "switches", "decisions", "traces")
 
 
 @dataclass
@@ -44,7 +44,10 @@ class Accounts:
         decision: Decision | None,
         shielded: bool,
     ) -> list[dict[str, Any]]:
-        """Take in one step of all environments; returns a row for each episode that ended."""
+        """Take in one step of all environments; returns a row for each episode that ended.
+
+        In a row `frames` are those of the whole run so far, `length` those of the episode.
+        """
         took = ~infos["fresh"]
         frames = infos["frame_valid"].sum(axis=1)
         violations = infos["frame_violations"].sum(axis=1)
@@ -58,7 +61,7 @@ class Accounts:
         switched = took & (overridden != self.open["backup"]) if decision is not None else np.zeros(self.envs, bool)
         now = self.open
         now["return"] += infos["frame_rewards"].sum(axis=1)
-        counts = {"frames": frames, "steps": took, "violations": violations, "overrides": overridden}
+        counts = {"length": frames, "steps": took, "violations": violations, "overrides": overridden}
         counts |= {"switches": switched, "decisions": decided, "traces": traces}
         for name, value in counts.items():
             now[name] += value
@@ -80,7 +83,7 @@ class Accounts:
 
     def _close(self, env: int, ended: str) -> dict[str, Any]:
         row = {name: int(self.open[name][env]) for name in _PER_EPISODE}
-        row = {"episode": self.episodes, "env": env, "end_frame": self.frames, **row}
+        row = {"frames": self.frames, "episode": self.episodes, "env": env, **row}
         row |= {"return": float(self.open["return"][env]), "cost": row["violations"], "ended": ended}
         for values in self.open.values():
             values[env] = 0

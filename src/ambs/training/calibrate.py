@@ -1,7 +1,7 @@
 """When the shield takes a label for true: thresholds set on recent play, and how good the labels are.
 
 A label that is flagged falsely once in a safe window of T steps costs an override, so thresholds are set from windows: as
-low as can be while at most a given share of safe windows is flagged.
+low as can be while at most a given share of safe windows is flagged, by what the model filters and by what it imagines.
 """
 
 from typing import NamedTuple
@@ -61,7 +61,7 @@ def calibrate(
     probs: LabelProbs, whole: Bool[Array, "windows"], share: float, default: Float[Array, "atoms"]
 ) -> Float[Array, "atoms"]:
     """Per atom the lowest threshold that flags at most `share` of the `whole` windows in which the atom never holds."""
-    peak = probs.filtered.max(axis=(1, 2))
+    peak = jnp.maximum(probs.filtered, probs.imagined).max(axis=(1, 2))
     safe = ~probs.truth.any(axis=(1, 2)) & whole[:, None]
 
     def one(peaks: Float[Array, "windows"], safe: Bool[Array, "windows"], start: Array) -> Float[Array, ""]:

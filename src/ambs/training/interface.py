@@ -9,6 +9,8 @@ from gymnasium import spaces
 from ambs.config import Config
 from ambs.envs.vector import LabelledVectorEnv
 from ambs.errors import UserError
+from ambs.spec.formula import Atoms
+from ambs.spec.parser import parse_formula
 from ambs.world_model.loss import Sequence
 from ambs.world_model.model import Spec
 from ambs.world_model.vision import ObservationSpec
@@ -23,6 +25,31 @@ class Interface:
     low: np.ndarray
     """Bounds of continuous actions `[actions]`; the policy's −1 … 1 is stretched to them."""
     high: np.ndarray
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for a checkpoint: an agent can be loaded where its environment is not."""
+        spec = self.spec
+        return {
+            "image": spec.observation.image, "vector": spec.observation.vector, "actions": spec.actions,
+            "atoms": list(spec.atoms.names), "psi": str(spec.psi), "frames": spec.frames, "cost": spec.cost,
+            "fallback": None if spec.fallback is None else list(spec.fallback), "discrete": self.discrete,
+            "low": self.low.tolist(), "high": self.high.tolist(),
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Interface":
+        """What `to_dict` wrote."""
+        atoms = Atoms(tuple(data["atoms"]))
+        spec = Spec(
+            observation=ObservationSpec(data["image"], data["vector"]),
+            actions=data["actions"],
+            atoms=atoms,
+            psi=parse_formula(data["psi"], atoms),
+            frames=data["frames"],
+            cost=data["cost"],
+            fallback=None if data["fallback"] is None else tuple(data["fallback"]),
+        )
+        return cls(spec, data["discrete"], np.array(data["low"]), np.array(data["high"]))
 
     def observe(self, raw: Any) -> dict[str, np.ndarray]:
         """Observations of n environments as the model takes them: `image` uint8 and/or `vector` float32."""

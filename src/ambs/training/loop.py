@@ -18,7 +18,8 @@ import numpy as np
 
 from ambs.agent.update import Learned, init
 from ambs.config import Config
-from ambs.envs.vector import LabelledVectorEnv, make_vector
+from ambs.envs.registration import make_vector
+from ambs.envs.vector import LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.nn.precision import compute_dtype
 from ambs.replay import Replay, choose_place
@@ -58,14 +59,12 @@ class Trainer:
     def __post_init__(self) -> None:
         config = self.config
         self.root = jax.random.key(config.seed)
-        self.dtype = compute_dtype()
         self.envs = make_envs(config)
         self.interface: Interface = interface(self.envs, config)
         fresh = functools.partial(init, self.interface.spec, config, discrete=self.interface.discrete)
         # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
         self.learned: Learned = jax.jit(lambda key: fresh(key=key))(stream(self.root, "init"))
-        traced = jax.eval_shape(self.learned.model.true_trace_labels, np.zeros((1, self.interface.spec.frames, len(self.envs.atoms)), bool))
-        self.thresholds = _default_thresholds(config, traced.shape[-1])
+        self.thresholds = _default_thresholds(config, len(self.learned.model.trace_formula()[1]))
         self.carry: Carry = initial_carry(self.player, config.training.envs)
         self.accounts = Accounts(config.training.envs)
         self.turns = 0
@@ -84,14 +83,13 @@ class Trainer:
         raw, infos = self.envs.reset(seed=_env_seed(config.seed))
         self.labels = infos["labels"]
         self.row = self.interface.first_rows(raw, infos, config)
-        self.replay = Replay(self.row, config.training.capacity, choose_place(config.training.replay, self.row, config.training.capacity))
-        self._act = jax.jit(
-            functools.partial(act, config=config, shielded=config.shielded, dtype=self.dtype), donate_argnums=1
-        )
-        self._learn = jax.jit(functools.partial(learn, config=config, dtype=self.dtype), donate_argnums=0)
-        self._labels = jax.jit(functools.partial(_set_thresholds, config=config))
+        training = config.training
+        place = choose_place(training.replay, self.row, training.capacity)
+        self.replay = Replay(self.row, training.capacity, place)
+        self._act = compiled_act(config, config.shielded)
+        self._learn = compiled_learn(config)
+        self._labels = compiled_calibration(config)
         self._clock = (time.monotonic(), 0, 0)
-        self._act_ms: list[float] = []
 
     @property
     def player(self) -> Player:
@@ -230,6 +228,26 @@ class Trainer:
     def close(self) -> None:
         """Stop the environments."""
         self.envs.close()
+
+
+# Kept per settings, so that a second run of the same settings in a process compiles nothing.
+@functools.lru_cache(maxsize=8)
+def compiled_act(config: Config, shielded: bool, policy: str = "task") -> Any:
+    """`act`, compiled; donates the carry."""
+    bound = functools.partial(act, config=config, shielded=shielded, dtype=compute_dtype(), policy=policy)
+    return jax.jit(bound, donate_argnums=1)
+
+
+@functools.lru_cache(maxsize=8)
+def compiled_learn(config: Config) -> Any:
+    """`learn`, compiled; donates the state."""
+    return jax.jit(functools.partial(learn, config=config, dtype=compute_dtype()), donate_argnums=0)
+
+
+@functools.lru_cache(maxsize=8)
+def compiled_calibration(config: Config) -> Any:
+    """Setting and judging the label thresholds, compiled."""
+    return jax.jit(functools.partial(_set_thresholds, config=config))
 
 
 def make_envs(config: Config, count: int | None = None) -> LabelledVectorEnv:

@@ -63,6 +63,10 @@ class ThreadedVectorEnv(LabelledVectorEnv):
             threads=_processors() if threads is None else threads,
         )
 
+    def pictures(self) -> np.ndarray:
+        """All arenas from above, uint8 `[n, 256, 256, 3]`."""
+        return self.observer.view(self.worlds, "top_down", 256)
+
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the threads."""
         del kwargs

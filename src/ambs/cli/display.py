@@ -1,0 +1,94 @@
+"""What a training run shows while it lasts: a live panel on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+
+class Display:
+    """Shows rows of metrics; a context manager."""
+
+    def __init__(self) -> None:
+        self.console = Console()
+        self.live: Live | None = None
+        self.returns: collections.deque[float] = collections.deque(maxlen=20)
+        self.costs: collections.deque[float] = collections.deque(maxlen=20)
+        self.started = time.monotonic()
+
+    def __enter__(self) -> Display:
+        self.console.print("Compiling, which takes up to a minute or two …", style="dim")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def begin(self, session: Any) -> None:
+        """Say what is being trained and begin to watch its episodes."""
+        trainer = session.trainer
+        config, replay = trainer.config, trainer.replay
+        self.wanted = config.training.frames
+        self.played = trainer.accounts.frames
+        shield = "on" if config.shielded else "off"
+        self.console.print(f"{config.env}, {config.obs}, {config.method}, shield {shield}, seed {config.seed} → {session.folder.path}")
+        self.console.print(f"replay buffer: {replay.nbytes / 1e9:.2f} GB in {replay.place} memory when full", style="dim")
+        if config.shielded and config.shield.caveat:
+            self.console.print(f"note: {config.shield.caveat}", style="yellow")
+        log = trainer.listener.episode
+
+        def episode(row: dict[str, Any]) -> None:
+            self.returns.append(row["return"])
+            self.costs.append(row["violations"])
+            log(row)
+
+        trainer.listener.episode = episode
+        if self.console.is_terminal:
+            self.bar = Progress(TextColumn("{task.completed:,.0f} of {task.total:,.0f} frames"), BarColumn(), TimeRemainingColumn())
+            self.task = self.bar.add_task("", total=self.wanted, completed=self.played)
+            self.live = Live(self.bar, console=self.console, refresh_per_second=4)
+            self.live.start()
+
+    def show(self, row: dict[str, Any]) -> None:
+        """A new row of metrics."""
+        facts = self._facts(row)
+        if self.live is None:
+            left = self._left(row["frames"])
+            self.console.print(f"{row['frames']:>9,} frames  " + "  ".join(f"{k} {v}" for k, v in facts) + f"  left {left}", soft_wrap=True, highlight=False)
+            return
+        grid = Table.grid(padding=(0, 2))
+        for name, value in facts:
+            grid.add_row(name, f"[bold]{value}[/]")
+        self.bar.update(self.task, completed=row["frames"])
+        outer = Table.grid()
+        outer.add_row(self.bar)
+        outer.add_row(grid)
+        self.live.update(outer)
+
+    def _facts(self, row: dict[str, Any]) -> list[tuple[str, str]]:
+        mean = sum(self.returns) / len(self.returns) if self.returns else float("nan")
+        cost = sum(self.costs) / len(self.costs) if self.costs else float("nan")
+        facts = [
+            ("return", f"{mean:.2f}"),
+            ("violations/episode", f"{cost:.1f}"),
+            ("violations so far", f"{row['violations']}"),
+        ]
+        if "shield/override_rate" in row:
+            facts.append(("overridden", f"{row['shield/override_rate']:.1%}"))
+        if "model/total" in row:
+            facts += [("model loss", f"{row['model/total']:.2f}"), ("KL", f"{row['model/kl']:.2f}")]
+        if row["updates/skipped"]:
+            facts.append(("updates skipped", str(row["updates/skipped"])))
+        facts.append(("frames/s", f"{row['time/frames_per_second']:.0f}"))
+        return facts
+
+    def _left(self, frames: int) -> str:
+        rate = (frames - self.played) / max(time.monotonic() - self.started, 1e-9)
+        seconds = (self.wanted - frames) / rate if rate > 0 else 0
+        return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

@@ -1,0 +1,134 @@
+"""`ambs eval`: play a trained agent, with and without its shield."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Play episodes of a trained agent and report return, violations and overrides with 95 % intervals.
+
+    `--shield paired` plays the same worlds with and without the shield and reports the difference.
+    """
+
+    run_folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    episodes: int = 20
+    """Episodes to play, on each side if paired."""
+    shield: Literal["on", "off", "paired"] = "on"
+    """Whether the shield decides."""
+    policy: Literal["task", "backup", "random"] = "task"
+    """Who acts: the task policy, the backup policy alone, or uniformly random actions."""
+    seed: int = 0
+    """Worlds and noise; other than those of the training."""
+    frames: int | None = None
+    """Use the checkpoint at this frame; None: the newest."""
+    record: Path | None = None
+    """Folder for recorded episodes: all that the shield saw."""
+    video: Path | None = None
+    """Folder for videos of the episodes (.gif)."""
+    json: bool = False
+    """Print the figures as JSON and nothing else."""
+
+    def run(self) -> int:
+        """Play and report."""
+        from ambs.cli.train import prepare_device
+        from ambs.errors import UserError
+        from ambs.presets import from_dict
+        from ambs.training.run_folder import RunFolder
+
+        if self.episodes < 1 or self.seed < 0:
+            raise UserError("--episodes must be at least 1 and --seed at least 0")
+        prepare_device("auto", from_dict(RunFolder.open(self.run_folder).config).model.size)
+        result = self._play()
+        if self.json:
+            print(json.dumps(result))
+        else:
+            _print(result)
+        return 0
+
+    def _play(self) -> dict[str, Any]:
+        from contextlib import nullcontext
+
+        from rich.console import Console
+        from rich.progress import Progress
+
+        from ambs.training.agent import load
+        from ambs.training.evaluate import evaluate, paired, summary
+        from ambs.training.record import Recorder
+
+        agent = load(self.run_folder, self.frames)
+        console = Console(stderr=True)
+        bar = Progress(console=console, transient=True) if console.is_terminal and not self.json else None
+        common: dict[str, Any] = {"seed": self.seed, "policy": self.policy}
+        with bar or nullcontext():
+            if bar is not None:
+                task = bar.add_task("playing", total=self.episodes)
+                common["on_step"] = lambda done: bar.update(task, completed=done)
+            facts = {"run": str(self.run_folder), "policy": self.policy, "seed": self.seed, "shield": self.shield}
+            recorder = Recorder(agent, self.record, self.video) if self.record or self.video else None
+            if self.shield == "paired":
+                found = paired(agent, self.episodes, watch=recorder, **common)
+                found.pop("rows")
+                result = {**facts, **found}
+            else:
+                on = self.shield == "on"
+                rows = evaluate(agent, self.episodes, shield=on, watch=recorder, **common)
+                result = {**facts, self.shield: summary(rows)}
+        if recorder is not None:
+            result["files"] = recorder.close()
+        return _plain(result)
+
+
+def _plain(value: Any) -> Any:
+    """Intervals as objects, so that JSON says what the numbers are."""
+    from ambs.report.statistics import Interval
+
+    if isinstance(value, Interval):
+        return value._asdict()
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    sides = [side for side in ("off", "on") if side in result]
+    episodes = result[sides[0]]["episodes"]
+    table = Table(title=f"{result['run']}: {episodes} episodes, {result['policy']} policy, mean [95 % CI]")
+    for column in ("", *(f"shield {side}" for side in sides), *(["on − off"] if "difference" in result else [])):
+        table.add_column(column)
+    names = {
+        "return": "return per episode",
+        "violations": "violating frames per episode",
+        "violations_per_1000": "violating frames per 1000",
+        "episodes_with_violation": "episodes with a violation",
+        "override_rate": "override rate",
+        "switches": "control switches per episode",
+        "traces_per_decision": "imagined futures per decision",
+    }
+    for key, title in names.items():
+        if not any(key in result[side] for side in sides):
+            continue
+        cells = [_interval(result[side][key]) if key in result[side] else "-" for side in sides]
+        if "difference" in result:
+            cells.append(_interval(result["difference"][key]) if key in result["difference"] else "")
+        table.add_row(title, *cells)
+    console.print(table)
+    for line in result.get("files", []):
+        console.print(f"Wrote {line}", highlight=False, soft_wrap=True)
+
+
+def _interval(values: dict[str, float | None]) -> str:
+    if values["low"] is None:
+        return f"{values['mean']:.3g}"
+    return f"{values['mean']:.3g} [dim]\\[{values['low']:.3g}, {values['high']:.3g}][/]"

@@ -1,0 +1,165 @@
+"""`ambs train` and `ambs resume`: Algorithm 1 from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from ambs.config import Config
+from ambs.errors import UserError
+
+if TYPE_CHECKING:
+    from ambs.training.session import Session
+
+STOPPED = 75
+"""Exit code of a run that was asked to stop and can be resumed (EX_TEMPFAIL)."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an agent: world model, task policy, backup policy and shield, from scratch.
+
+    Settings come from the preset, then --semantics, --method, --spec and --shield, then --config, then single settings
+    such as --gamma or --agent.lam. Writes a run folder; Ctrl-C writes a checkpoint and says how to go on.
+    """
+
+    preset: Literal["quickstart", "default", "paper-scale"] = "default"
+    """quickstart: point_world, minutes on two cores. default: the paper's tasks on one GPU. paper-scale: its sizes."""
+    spec: str | None = None
+    """Safety property such as "P>=0.9 [ G<=30 !hazard ]": Δ, horizon and Ψ at once."""
+    shield: Literal["on", "off"] | None = None
+    """Switch the shield, whatever the method; None: as the method has it."""
+    config: Path | None = None
+    """JSON file of settings, nested like config.json of a run folder; or such a config.json itself."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where to compute."""
+    out: Path = Path("runs")
+    """Folder in which the run folder is made."""
+    settings: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
+
+    def run(self) -> int:
+        """Train, with a display."""
+        prepare_device(self.device, self.settings.model.size)
+        from ambs.training.session import start
+
+        return _watch(lambda **hooks: start(self.settings, self.out, command=["ambs", *sys.argv[1:]], **hooks))
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run that was stopped or killed, from its newest intact checkpoint, as if it had never stopped."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where to compute."""
+
+    def run(self) -> int:
+        """Train on."""
+        from ambs.presets import from_dict
+        from ambs.training.run_folder import RunFolder
+
+        prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
+        from ambs.training.session import reopen
+
+        def again(**hooks: Any) -> Session:
+            session, skipped = reopen(self.run_folder, **hooks)
+            for sentence in skipped:
+                print(f"ambs: {sentence}; going on from the one before", file=sys.stderr)
+            return session
+
+        return _watch(again)
+
+
+def parse_train(args: list[str]) -> Train:
+    """The `train` verb's settings; flags that change the defaults of others are read first."""
+    from ambs.presets import PRESETS, resolve
+
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("--preset", "--semantics", "--method", "--spec", "--shield", "--config"):
+        first.add_argument(name)
+    try:
+        early, _ = first.parse_known_args(args)
+        known = {name: value for name, value in vars(early).items() if value is not None}
+    except argparse.ArgumentError:
+        known = {}  # tyro tells what is wrong below.
+    file = known.pop("config", None)
+    preset = known.pop("preset", "default")
+    try:
+        changes = _read(Path(file)) if file is not None else None
+        settings = resolve(preset if preset in PRESETS else "default", changes=changes, **known)
+    except UserError as error:
+        if "--help" in args or "-h" in args:
+            settings = Config()
+        else:
+            raise error
+    return tyro.cli(
+        Train,
+        prog="ambs train",
+        args=args,
+        default=Train(settings=settings),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from None
+    if isinstance(data, dict) and "format" in data and isinstance(data.get("config"), dict):
+        data = data["config"]
+    if not isinstance(data, dict):
+        raise UserError(f"{path} must hold an object of settings")
+    return data
+
+
+def prepare_device(device: str, size: str) -> None:
+    """Choose where JAX computes; must come before it is asked for anything."""
+    if device == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    elif device == "gpu":
+        os.environ["JAX_PLATFORMS"] = "cuda"
+    flags = os.environ.get("XLA_FLAGS", "")
+    if size == "xxs" and "xla_cpu_multi_thread_eigen" not in flags:
+        # Matrices this small are slower when split among threads.
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+    import jax
+
+    if device == "gpu":
+        jax.config.update("jax_platforms", "cuda")
+        try:
+            jax.devices()
+        except RuntimeError:
+            raise UserError("there is no GPU that JAX can use here; install `ambs[cuda]` or use --device cpu") from None
+
+
+def _watch(begin: Any) -> int:
+    """Run a session under a display; 0 finished, 75 stopped and resumable."""
+    from ambs.cli.display import Display
+    from ambs.training.loop import Diverged
+    from ambs.training.session import stopping
+
+    with Display() as display:
+        session: Session = begin(on_metrics=lambda row: display.show(row))
+        display.begin(session)
+        try:
+            with stopping(session):
+                state = session.run()
+        except Diverged as error:
+            raise UserError(str(error)) from None
+    path = session.folder.path
+    if session.folder.log_error:
+        print(f"ambs: some rows could not be logged: {session.folder.log_error}", file=sys.stderr)
+    if state == "finished":
+        print(f"Finished: {path}\nEvaluate it:  ambs eval {path} --shield paired\nSee its curves:  tensorboard --logdir {path}")
+        return 0
+    print(f"Stopped; everything is saved. Go on with:  ambs resume {path}")
+    return STOPPED

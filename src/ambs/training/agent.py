@@ -1,0 +1,102 @@
+"""A trained agent, ready to act: `ambs.load(run)`, `agent.start(...)`, `agent.act(observation)`."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ambs.agent.update import Learned, init
+from ambs.config import Config
+from ambs.errors import UserError
+from ambs.presets import from_dict
+from ambs.shield.decide import Decision
+from ambs.training import checkpoint
+from ambs.training.act import Carry, Player, initial_carry
+from ambs.training.arrays import restore
+from ambs.training.interface import Interface
+from ambs.training.loop import compiled_act
+from ambs.training.run_folder import RunFolder
+
+
+class Agent:
+    """Policies, world model and shield of a run; stateful: remembers what it has seen of the present episodes."""
+
+    def __init__(self, player: Player, interface: Interface, config: Config) -> None:
+        self.player, self.interface, self.config = player, interface, config
+        self.start()
+
+    def start(self, batch: int = 1, seed: int = 0, *, shield: bool | None = None, policy: str = "task") -> "Agent":
+        """Begin `batch` episodes at once. `shield`: as trained, unless given; `policy`: task or backup."""
+        if policy not in ("task", "backup"):
+            raise UserError(f"policy must be task or backup, got {policy!r}")
+        self.batch, self.root, self.steps = batch, jax.random.key(seed), 0
+        self.shielded = self.config.shielded if shield is None else shield
+        self._act = compiled_act(self.config, self.shielded, policy)
+        self._carry: Carry = initial_carry(self.player, batch)
+        self._first = np.ones(batch, bool)
+        return self
+
+    def restart(self, which: np.ndarray) -> None:
+        """The next observation is the first of a new episode where `which` `[batch]` is true."""
+        self._first = self._first | np.asarray(which, bool)
+
+    def act(self, observation: Any, labels: Any = None) -> Decision:
+        """Decide on observations as the environment gives them, `[batch, …]`, or a single one if the batch is one.
+
+        The decision's actions are the environment's. `labels` bool `[batch, atoms]` are those of the current states, if
+        they are known; else the shield goes by what the model makes of the observation.
+        """
+        parts = self._checked(observation)
+        known = None if labels is None else np.asarray(labels, bool).reshape(self.batch, len(self.interface.spec.atoms))
+        self._carry, decision = self._act(
+            self.player, self._carry, parts, self._first, known, np.array(True), self.root, self.steps
+        )
+        self._first = np.zeros(self.batch, bool)
+        self.steps += 1
+        decision = jax.device_get(decision)
+        self.raw_action = decision.action
+        to_env = self.interface.to_env
+        return decision._replace(action=to_env(decision.action), proposed=to_env(decision.proposed))
+
+    def explain(self, decision: Decision, env: int = 0) -> str:
+        """One sentence on a decision."""
+        _, atoms = self.player.model.trace_formula()
+        return decision.explain(env, atoms, self.config.shield)
+
+    def _checked(self, observation: Any) -> dict[str, np.ndarray]:
+        spec = self.interface.spec.observation
+        shapes = {"image": (spec.image, spec.image, 3), "vector": (spec.vector,)}
+        wanted = {name: shape for name, shape in shapes.items() if shape[0]}
+        raw = observation if isinstance(observation, dict) else {"only": observation}
+        if len(raw) != len(wanted):
+            raise UserError(f"an observation of this agent has {' and '.join(wanted)}, got {len(raw)} parts")
+        sizes = {len(shape): shape for shape in wanted.values()}
+        batched = {}
+        for name, part in raw.items():
+            array = np.asarray(part)
+            if self.batch == 1 and array.shape in wanted.values():
+                array = array[None]
+            if array.shape not in [(self.batch, *shape) for shape in sizes.values()]:
+                raise UserError(
+                    f"an observation must have shape {' or '.join(str((self.batch, *s)) for s in sizes.values())}, "
+                    f"got {array.shape}"
+                )
+            batched[name] = array
+        return self.interface.observe(batched if isinstance(observation, dict) else batched["only"])
+
+
+def load(run: Path | str, frames: int | None = None) -> Agent:
+    """The agent of a run folder: its newest intact checkpoint, or the one at `frames`."""
+    folder = RunFolder.open(Path(run))
+    config = from_dict(folder.config)
+    found = checkpoint.load(folder.checkpoints, frames, chunks=False)
+    interface = Interface.from_dict(found.meta["interface"])
+    fresh = functools.partial(init, interface.spec, config, discrete=interface.discrete)
+    like = jax.eval_shape(lambda key: fresh(key=key), jax.random.key(0))
+    learned: Learned = restore(like, found.groups["learned"])
+    thresholds = jnp.asarray(found.groups["memory"]["thresholds"])
+    behaviour = learned.behaviour
+    return Agent(Player(learned.model, behaviour.actors, behaviour.critics, thresholds), interface, config)

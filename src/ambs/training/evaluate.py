@@ -1,0 +1,116 @@
+"""Playing a trained agent for the record: with the shield, without it, or both in the same worlds."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from ambs.errors import UserError
+from ambs.report.statistics import bootstrap_interval, mean_interval, share_interval
+from ambs.shield.decide import Decision
+from ambs.streams import stream
+from ambs.training.accounting import Accounts
+from ambs.training.agent import Agent
+from ambs.training.loop import make_envs
+
+Side = Literal["on", "off"]
+Policy = Literal["task", "backup", "random"]
+Watcher = Callable[[int, dict[str, Any]], None]
+"""Called after each step with the number of the batch's first episode and all that the step showed."""
+LARGEST_BATCH = 8
+
+
+def evaluate(
+    agent: Agent,
+    episodes: int,
+    *,
+    seed: int = 0,
+    shield: bool = True,
+    policy: Policy = "task",
+    on_step: Callable[[int], None] | None = None,
+    watch: Watcher | None = None,
+) -> list[dict[str, Any]]:
+    """Play `episodes` worlds, numbered from `seed`, and return a row for each: return, violations, overrides …
+
+    Worlds and noise depend on the numbers alone, so that two evaluations meet the same ones.
+    """
+    if episodes < 1:
+        raise UserError(f"episodes must be at least 1, got {episodes}")
+    rows: list[dict[str, Any]] = []
+    size = min(episodes, LARGEST_BATCH)
+    envs = make_envs(agent.config, size)
+    try:
+        for first in range(0, episodes, size):
+            rows += _batch(agent, envs, first, seed, shield, policy, on_step, watch)
+    finally:
+        envs.close()
+    return rows[:episodes]
+
+
+def _batch(
+    agent: Agent,
+    envs: Any,
+    first: int,
+    seed: int,
+    shield: bool,
+    policy: Policy,
+    on_step: Callable[[int], None] | None,
+    watch: Watcher | None,
+) -> list[dict[str, Any]]:
+    size = envs.num_envs
+    worlds = [int(np.random.SeedSequence([seed, first + index]).generate_state(1)[0]) for index in range(size)]
+    raw, infos = envs.reset(seed=worlds)
+    agent.start(size, seed, shield=shield, policy="task" if policy == "random" else policy)
+    agent.root = stream(agent.root, f"evaluation {first}")
+    rng = np.random.default_rng([seed, first])
+    accounts, found = Accounts(size), {}
+    while len(found) < size:
+        decision: Decision | None = None
+        if policy == "random":
+            actions = agent.interface.to_env(agent.interface.random(rng, size))
+        else:
+            decision = agent.act(raw, infos["labels"])
+            actions = np.asarray(decision.action)
+        before = {"observation": raw, "labels": infos["labels"], "decision": decision, "action": actions}
+        raw, _, terminated, truncated, infos = envs.step(actions)
+        if watch is not None:
+            live = [index for index in range(size) if index not in found]
+            watch(first, {**before, "infos": infos, "ended": terminated | truncated, "envs": envs, "live": live})
+        for row in accounts.step(infos, (terminated, truncated), decision, agent.shielded and policy != "random"):
+            if row["env"] not in found:
+                found[row["env"]] = {**row, "episode": first + row["env"], "world": worlds[row["env"]]}
+        agent.restart(terminated | truncated)
+        if on_step is not None:
+            on_step(first + len(found))
+    return [found[index] for index in range(size)]
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over episodes with 95 % intervals."""
+    numbers = [name for name, value in rows[0].items() if isinstance(value, (int, float))]
+    column = {name: np.array([row[name] for row in rows], float) for name in numbers}
+    result = {
+        "episodes": len(rows),
+        "return": mean_interval(column["return"]),
+        "violations": mean_interval(column["violations"]),
+        "violations_per_1000": mean_interval(1000 * column["violations"] / column["length"]),
+        "episodes_with_violation": share_interval(int((column["violations"] > 0).sum()), len(rows)),
+        "switches": mean_interval(column["switches"]),
+    }
+    if column["decisions"].sum():
+        result["override_rate"] = mean_interval(column["overrides"] / np.maximum(column["decisions"], 1))
+        result["traces_per_decision"] = mean_interval(column["traces"] / np.maximum(column["decisions"], 1))
+    return result
+
+
+def paired(agent: Agent, episodes: int, **options: Any) -> dict[str, Any]:
+    """The same worlds with and without shield: both summaries, and the mean of on − off with a bootstrap interval."""
+    rows = {
+        side: evaluate(agent, episodes, shield=side == "on", **options)
+        for side in ("off", "on")
+    }
+    difference = {
+        name: bootstrap_interval(np.array([a[name] - b[name] for a, b in zip(rows["on"], rows["off"], strict=True)], float))
+        for name in ("return", "violations")
+    }
+    return {"off": summary(rows["off"]), "on": summary(rows["on"]), "difference": difference, "rows": rows}

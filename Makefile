@@ -27,8 +27,8 @@ lint: $(READY)  ## ruff: lint and format
 types: $(READY)  ## mypy
 	$(BIN)/mypy --no-error-summary
 
-train: $(READY)  ## the main job: the shielded demo
-	$(BIN)/ambs demo
+train: $(READY)  ## the main job: train an unshielded and a shielded agent, and compare them
+	$(BIN)/ambs quickstart
 
 format: $(READY)  ## let ruff rewrite the files
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .

@@ -16,11 +16,13 @@ _PUBLIC = {
     "UserError": "ambs.errors",
     "bounded_safety": "ambs.spec",
     "make": "ambs.envs",
+    "load": "ambs.training.agent",
     "make_vector": "ambs.envs",
     "parse_formula": "ambs.spec",
     "parse_property": "ambs.spec",
     "rollout": "ambs.shield",
     "simulator_dynamics": "ambs.shield",
+    "train": "ambs.training.session",
     "with_labels": "ambs.envs",
 }
 

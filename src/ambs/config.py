@@ -168,7 +168,17 @@ class TrainingConfig:
     """Environment faults that are tolerated."""
 
     def __post_init__(self) -> None:
-        positive = ("frames", "envs", "action_repeat", "batch", "length", "updates_per_call", "capacity", "log_every", "keep")
+        positive = (
+            "frames",
+            "envs",
+            "action_repeat",
+            "batch",
+            "length",
+            "updates_per_call",
+            "capacity",
+            "log_every",
+            "keep",
+        )
         for name in positive:
             _at_least(name, getattr(self, name), 1)
         for name in ("prefill", "shield_from", "calibrate_every", "checkpoint_every", "max_skipped", "max_faults"):

@@ -5,7 +5,8 @@ of an episode, where `is_first` says so. The ring lies in host memory or on the 
 windows in both.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -73,16 +74,18 @@ class Replay:
             return self._take(self.data, (first % self.slots).astype(np.int32), env.astype(np.int32), length)
         return _take(self.data, first % self.slots, env, length)
 
-    def pieces(self) -> tuple[dict[str, Callable[[], dict[str, np.ndarray]]], dict[str, np.ndarray]]:
+    def pieces(self) -> tuple[Mapping[str, Callable[[], dict[str, np.ndarray]]], dict[str, np.ndarray]]:
         """What a checkpoint stores: full pieces, which never change, by name; and the rows after the last of them."""
         oldest, full = self.count - self.kept, self.count // self.chunk
         names = {
-            f"rows-{index * self.chunk:012d}": (lambda i=index: self._rows(i * self.chunk, (i + 1) * self.chunk))
-            for index in range(oldest // self.chunk, full)
+            f"rows-{start:012d}": functools.partial(self._rows, start, start + self.chunk)
+            for start in range(oldest // self.chunk * self.chunk, full * self.chunk, self.chunk)
         }
         return names, self._rows(max(full * self.chunk, oldest), self.count)
 
-    def load(self, count: int, pieces: dict[str, Callable[[], dict[str, np.ndarray]]], tail: dict[str, np.ndarray]) -> None:
+    def load(
+        self, count: int, pieces: Mapping[str, Callable[[], dict[str, np.ndarray]]], tail: dict[str, np.ndarray]
+    ) -> None:
         """Fill the ring from what `pieces` returned."""
         ring = jax.tree.map(np.array, self.data)
         for name in sorted(pieces):

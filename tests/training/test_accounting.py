@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ambs.envs.vector import Fault
+from ambs.shield import ShieldConfig
 from ambs.training.accounting import Accounts
 from ambs.training.act import accepted
-from ambs.shield import ShieldConfig
 
 
 def infos(rewards, violations, valid=None, fresh=(False, False), faults=()):
@@ -46,7 +46,9 @@ def test_a_run_of_two_environments_by_hand():
         "switches": 2, "decisions": 3, "traces": 384, "return": 5.0, "cost": 1, "ended": "terminated",
     }  # fmt: skip
     # The next step starts it anew: no frame, no decision, whatever the shield said.
-    accounts.step(infos(nothing, nothing, valid=[[1, 1], [0, 0]], fresh=(False, True)), NEVER, decision([True, True]), True)
+    accounts.step(
+        infos(nothing, nothing, valid=[[1, 1], [0, 0]], fresh=(False, True)), NEVER, decision([True, True]), True
+    )
     assert accounts.open["start_frame"][1] == 15
     totals = accounts.totals()
     assert totals == {

@@ -22,10 +22,20 @@ def test_every_combination_survives_json(preset, semantics, method):
 def test_the_papers_semantics_follow_its_code():
     config = resolve("paper-scale", semantics="paper", method="plpg")
     assert (config.training.batch, config.training.length) == (16, 64)
-    assert (config.model.cost_head, config.agent.actor_grad, config.training.time_limit) == ("two_hot", "dynamics", "termination")
+    assert (config.model.cost_head, config.agent.actor_grad, config.training.time_limit) == (
+        "two_hot",
+        "dynamics",
+        "termination",
+    )
     assert not config.agent.plpg_stop_gradient
     shield = config.shield
-    assert (shield.rule, shield.labels, shield.rolled, shield.critics, shield.traces) == ("fixed", "mean", 15, "min", 512)
+    assert (shield.rule, shield.labels, shield.rolled, shield.critics, shield.traces) == (
+        "fixed",
+        "mean",
+        15,
+        "min",
+        512,
+    )
 
 
 def test_a_quarter_million_updates_for_a_million_frames():
@@ -45,7 +55,9 @@ def test_a_property_sets_level_horizon_and_formula():
     assert (config.shield.horizon, config.psi) == (20, "!(hazard | collision)")
 
 
-@pytest.mark.parametrize("text", ["!hazard", "P>=0.9 [ F<=30 hazard ]", "P=? [ G<=30 !hazard ]", "P>=0.9 [ G !hazard ]"])
+@pytest.mark.parametrize(
+    "text", ["!hazard", "P>=0.9 [ F<=30 hazard ]", "P=? [ G<=30 !hazard ]", "P>=0.9 [ G !hazard ]"]
+)
 def test_other_properties_are_refused(text):
     with pytest.raises(UserError, match="must have the form"):
         resolve("default", spec=text)

@@ -63,9 +63,7 @@ class Critics(eqx.Module):
         """Values of every critic in the stack."""
         return jax.vmap(lambda logits: two_hot_mean(logits, self.bin_limit))(self.logits(features))
 
-    def losses(
-        self, features: Float[Array, "features"], targets: Float[Array, "critics"]
-    ) -> Float[Array, "critics"]:
+    def losses(self, features: Float[Array, "features"], targets: Float[Array, "critics"]) -> Float[Array, "critics"]:
         """Two-hot cross-entropy of every critic in the stack."""
         one = jax.vmap(lambda logits, target: two_hot_loss(logits, target, self.bin_limit))
         return one(self.logits(features), targets)

@@ -37,8 +37,12 @@ class Display:
         self.wanted = config.training.frames
         self.played = trainer.accounts.frames
         shield = "on" if config.shielded else "off"
-        self.console.print(f"{config.env}, {config.obs}, {config.method}, shield {shield}, seed {config.seed} → {session.folder.path}")
-        self.console.print(f"replay buffer: {replay.nbytes / 1e9:.2f} GB in {replay.place} memory when full", style="dim")
+        self.console.print(
+            f"{config.env}, {config.obs}, {config.method}, shield {shield}, seed {config.seed} → {session.folder.path}"
+        )
+        self.console.print(
+            f"replay buffer: {replay.nbytes / 1e9:.2f} GB in {replay.place} memory when full", style="dim"
+        )
         if config.shielded and config.shield.caveat:
             self.console.print(f"note: {config.shield.caveat}", style="yellow")
         log = trainer.listener.episode
@@ -50,7 +54,9 @@ class Display:
 
         trainer.listener.episode = episode
         if self.console.is_terminal:
-            self.bar = Progress(TextColumn("{task.completed:,.0f} of {task.total:,.0f} frames"), BarColumn(), TimeRemainingColumn())
+            self.bar = Progress(
+                TextColumn("{task.completed:,.0f} of {task.total:,.0f} frames"), BarColumn(), TimeRemainingColumn()
+            )
             self.task = self.bar.add_task("", total=self.wanted, completed=self.played)
             self.live = Live(self.bar, console=self.console, refresh_per_second=4)
             self.live.start()
@@ -60,7 +66,11 @@ class Display:
         facts = self._facts(row)
         if self.live is None:
             left = self._left(row["frames"])
-            self.console.print(f"{row['frames']:>9,} frames  " + "  ".join(f"{k} {v}" for k, v in facts) + f"  left {left}", soft_wrap=True, highlight=False)
+            self.console.print(
+                f"{row['frames']:>9,} frames  " + "  ".join(f"{k} {v}" for k, v in facts) + f"  left {left}",
+                soft_wrap=True,
+                highlight=False,
+            )
             return
         grid = Table.grid(padding=(0, 2))
         for name, value in facts:

@@ -119,16 +119,17 @@ def _print(result: dict[str, Any]) -> None:
     for key, title in names.items():
         if not any(key in result[side] for side in sides):
             continue
-        cells = [_interval(result[side][key]) if key in result[side] else "-" for side in sides]
+        cells = [interval_cell(result[side][key]) if key in result[side] else "-" for side in sides]
         if "difference" in result:
-            cells.append(_interval(result["difference"][key]) if key in result["difference"] else "")
+            cells.append(interval_cell(result["difference"][key]) if key in result["difference"] else "")
         table.add_row(title, *cells)
     console.print(table)
     for line in result.get("files", []):
         console.print(f"Wrote {line}", highlight=False, soft_wrap=True)
 
 
-def _interval(values: dict[str, float | None]) -> str:
+def interval_cell(values: dict[str, float | None]) -> str:
+    """A mean and its interval, for a table."""
     if values["low"] is None:
         return f"{values['mean']:.3g}"
     return f"{values['mean']:.3g} [dim]\\[{values['low']:.3g}, {values['high']:.3g}][/]"

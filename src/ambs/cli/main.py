@@ -16,10 +16,10 @@ from ambs.cli.envs import Envs
 from ambs.cli.evaluate import Evaluate
 from ambs.cli.guarantee import Guarantee
 from ambs.cli.play import Play
+from ambs.cli.quickstart import Quickstart
 from ambs.cli.train import Resume, Train, parse_train
 from ambs.cli.verify import Verify
 from ambs.errors import UserError
-
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ Verb = (
     | Annotated[Evaluate, tyro.conf.subcommand("eval")]
     | Annotated[Guarantee, tyro.conf.subcommand("guarantee")]
     | Annotated[Play, tyro.conf.subcommand("play")]
+    | Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
     | Annotated[_Train, tyro.conf.subcommand("train", description=Train.__doc__)]
     | Annotated[Verify, tyro.conf.subcommand("verify")]

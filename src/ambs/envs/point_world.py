@@ -49,7 +49,7 @@ class PointWorld:
     hazards: int = 6
     sensed: int = 2
     """Hazards that the robot senses: the nearest ones."""
-    sensor_range: float = 0.6
+    sensor_range: float = 1.0
     """How far away the edge of a hazard or of the arena is sensed (m)."""
     hazard_radius: float = 0.25
     """Atom `hazard` holds where the robot's centre is this near to a hazard's (m)."""
@@ -67,7 +67,16 @@ class PointWorld:
     """Goals drawn with the layout; after the last one the first is next again."""
 
     def __post_init__(self) -> None:
-        positive = ("half_size", "hazard_radius", "sensor_range", "goal_radius", "dt", "acceleration", "episode_steps", "goals")
+        positive = (
+            "half_size",
+            "hazard_radius",
+            "sensor_range",
+            "goal_radius",
+            "dt",
+            "acceleration",
+            "episode_steps",
+            "goals",
+        )
         for name in positive:
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} of point_world must be above 0, got {getattr(self, name)}")
@@ -167,7 +176,9 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
         every = itertools.product((False, True), repeat=len(ATOMS))
         self._costs = {labels: float(not self.psi.holds(np.array(labels), ATOMS)) for labels in every}
         reach = np.float32(self.world.reach)
-        self.observation_space = gym.spaces.Box(-reach, reach, (6 + 3 * min(self.world.sensed, self.world.hazards),), np.float32)
+        self.observation_space = gym.spaces.Box(
+            -reach, reach, (6 + 3 * min(self.world.sensed, self.world.hazards),), np.float32
+        )
         self.action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.state = self.world.sample(np.random.default_rng(0))
         self.steps = 0

@@ -50,9 +50,7 @@ def two_hot_mean(logits: Float[Array, "bins"], limit: float = LIMIT) -> Float[Ar
     return symexp(paired.sum() + (terms[half] if middle else 0.0))
 
 
-def two_hot_loss(
-    logits: Float[Array, "bins"], target: Float[Array, ""], limit: float = LIMIT
-) -> Float[Array, ""]:
+def two_hot_loss(logits: Float[Array, "bins"], target: Float[Array, ""], limit: float = LIMIT) -> Float[Array, ""]:
     """Cross-entropy of the two-hot target."""
     weights = jax.lax.stop_gradient(two_hot(target, logits.shape[-1], limit))
     return -(weights * jax.nn.log_softmax(logits.astype(jnp.float32))).sum()

@@ -82,7 +82,7 @@ class Accounts:
         ]
 
     def _close(self, env: int, ended: str) -> dict[str, Any]:
-        row = {name: int(self.open[name][env]) for name in _PER_EPISODE}
+        row: dict[str, Any] = {name: int(self.open[name][env]) for name in _PER_EPISODE}
         row = {"frames": self.frames, "episode": self.episodes, "env": env, **row}
         row |= {"return": float(self.open["return"][env]), "cost": row["violations"], "ended": ended}
         for values in self.open.values():
@@ -93,7 +93,17 @@ class Accounts:
 
     def totals(self) -> dict[str, int]:
         """The run's counters."""
-        names = ("frames", "agent_steps", "violations", "overrides", "switches", "decisions", "traces", "episodes", "faults")
+        names = (
+            "frames",
+            "agent_steps",
+            "violations",
+            "overrides",
+            "switches",
+            "decisions",
+            "traces",
+            "episodes",
+            "faults",
+        )
         return {name: getattr(self, name) for name in names}
 
 

@@ -69,7 +69,9 @@ def act(
     """
     envs = carry.action.shape[0]
     fast = player._replace(**{name: cast(getattr(player, name), dtype) for name in ("model", "actors", "critics")})
-    latent = jax.vmap(fast.model.encode)(carry.latent, carry.action, observation, is_first, _keys(root, "filter", step, envs))
+    latent = jax.vmap(fast.model.encode)(
+        carry.latent, carry.action, observation, is_first, _keys(root, "filter", step, envs)
+    )
     actor = getattr(fast.actors, policy)
     proposed = jax.vmap(actor.act)(_keys(root, "policy", step, envs), latent)
     if labels_now is None:

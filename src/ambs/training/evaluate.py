@@ -63,7 +63,8 @@ def _batch(
     agent.start(size, seed, shield=shield, policy="task" if policy == "random" else policy)
     agent.root = stream(agent.root, f"evaluation {first}")
     rng = np.random.default_rng([seed, first])
-    accounts, found = Accounts(size), {}
+    accounts = Accounts(size)
+    found: dict[int, dict[str, Any]] = {}
     while len(found) < size:
         decision: Decision | None = None
         if policy == "random":
@@ -105,12 +106,11 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def paired(agent: Agent, episodes: int, **options: Any) -> dict[str, Any]:
     """The same worlds with and without shield: both summaries, and the mean of on − off with a bootstrap interval."""
-    rows = {
-        side: evaluate(agent, episodes, shield=side == "on", **options)
-        for side in ("off", "on")
-    }
+    rows = {side: evaluate(agent, episodes, shield=side == "on", **options) for side in ("off", "on")}
     difference = {
-        name: bootstrap_interval(np.array([a[name] - b[name] for a, b in zip(rows["on"], rows["off"], strict=True)], float))
+        name: bootstrap_interval(
+            np.array([a[name] - b[name] for a, b in zip(rows["on"], rows["off"], strict=True)], float)
+        )
         for name in ("return", "violations")
     }
     return {"off": summary(rows["off"]), "on": summary(rows["on"]), "difference": difference, "rows": rows}

@@ -95,14 +95,15 @@ class Interface:
         over = terminated | truncated if config.training.time_limit == "termination" else terminated
         # Frames that did not take place have the labels of the state that is shown.
         labels = np.where(valid[..., None], infos["frame_labels"], infos["labels"][:, None])
-        return Sequence(
-            observation=self.observe(raw),
-            action=np.where(fresh[:, None], 0, actions).astype(np.float32),
-            reward=(infos["frame_rewards"] * valid).sum(axis=1).astype(np.float32),
-            labels=labels,
-            proceed=(~over).astype(np.float32),
-            is_first=fresh.copy(),
-        )
+        fields: dict[str, Any] = {
+            "observation": self.observe(raw),
+            "action": np.where(fresh[:, None], 0, actions).astype(np.float32),
+            "reward": (infos["frame_rewards"] * valid).sum(axis=1).astype(np.float32),
+            "labels": labels,
+            "proceed": (~over).astype(np.float32),
+            "is_first": fresh.copy(),
+        }
+        return Sequence(**fields)
 
 
 def interface(envs: LabelledVectorEnv, config: Config) -> Interface:

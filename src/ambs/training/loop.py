@@ -201,7 +201,9 @@ class Trainer:
         row |= self.label_quality
         row |= {
             f"shield/threshold/{name}": float(value)
-            for name, value in zip(self.learned.model.trace_formula()[1].names, np.asarray(self.thresholds), strict=True)
+            for name, value in zip(
+                self.learned.model.trace_formula()[1].names, np.asarray(self.thresholds), strict=True
+            )
         }
         self.sums = {}
         clock, frames, updates = self._clock

@@ -49,7 +49,9 @@ class Recorder:
         return sorted(self.files)
 
     def _row(self, seen: dict[str, Any], env: int) -> dict[str, np.ndarray]:
-        row = {f"observation.{key}": part[env] for key, part in self.agent.interface.observe(seen["observation"]).items()}
+        row = {
+            f"observation.{key}": part[env] for key, part in self.agent.interface.observe(seen["observation"]).items()
+        }
         row |= {"labels": seen["labels"][env], "action": np.asarray(seen["action"])[env]}
         for key in ("frame_rewards", "frame_labels", "frame_violations", "frame_valid"):
             row[key] = seen["infos"][key][env]
@@ -64,7 +66,8 @@ class Recorder:
         if rows and self.record is not None:
             path = self.record / f"{name}.npz"
             with path.open("wb") as file:
-                np.savez_compressed(file, **{key: np.stack([row[key] for row in rows]) for key in rows[0]})
+                arrays: dict[str, Any] = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+                np.savez_compressed(file, **arrays)
             facts = self.agent.interface.to_dict() | {
                 "format": 1,
                 "steps": len(rows),

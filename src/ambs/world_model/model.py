@@ -108,7 +108,9 @@ class WorldModel(eqx.Module):
         atoms = Atoms(("violation",))
         return Not(Atom("violation")), atoms
 
-    def true_trace_labels(self, labels: Bool[Array, "*axes frames atoms"]) -> Bool[Array, "*axes trace_frames trace_atoms"]:
+    def true_trace_labels(
+        self, labels: Bool[Array, "*axes frames atoms"]
+    ) -> Bool[Array, "*axes trace_frames trace_atoms"]:
         """What `trace_labels` should say where the world's labels are these."""
         if self.heads.labels is not None:
             return labels

@@ -1,0 +1,208 @@
+"""A small run on `grid` from start to end: stopped and resumed it equals the one that was not, bit by bit."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import ambs
+from ambs.cli.main import main
+from ambs.errors import UserError
+from ambs.presets import resolve
+from ambs.training import checkpoint
+from ambs.training.loop import Diverged, compiled_act, compiled_learn
+from ambs.training.run_folder import read_rows
+from ambs.training.session import Session, reopen, start
+
+CONFIG = resolve(
+    "quickstart",
+    method="copt",
+    changes={
+        "env": "ambs/Grid-v0",
+        "agent": {"imagination": 3, "imagine_from": 16},
+        "shield": {"horizon": 4},
+        "training": {
+            "frames": 1600, "envs": 4, "action_repeat": 1, "prefill": 400, "batch": 4, "length": 8, "train_ratio": 4.0,
+            "updates_per_call": 2, "log_every": 200, "checkpoint_every": 500, "calibrate_every": 40,
+            "calibration_windows": 256, "capacity": 1200,
+        },
+    },
+)  # fmt: skip
+
+
+def whole(out) -> Session:
+    session = start(CONFIG, out, command=[])
+    assert session.run() == "finished"
+    return session
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The run in one go, and the same stopped twice, at moments that no schedule knows."""
+    out = tmp_path_factory.mktemp("runs")
+    straight = whole(out)
+    session = start(CONFIG, out, command=[])
+    path = session.folder.path
+    for moment in (133, 301):
+        inner = session.trainer.turn
+
+        def turn(session=session, inner=inner, moment=moment):
+            inner()
+            if session.trainer.turns == moment:
+                session.stop.set()
+
+        session.trainer.turn = turn
+        assert session.run() == "interrupted"
+        assert json.loads((path / "status.json").read_text())["state"] == "interrupted"
+        # What a killed process may have logged after its last checkpoint is cut.
+        with (path / "metrics.jsonl").open("a") as file:
+            file.write('{"frames": 99999}\n')
+        session, skipped = reopen(path)
+        assert skipped == ()
+    assert session.run() == "finished"
+    return straight, session
+
+
+def test_resuming_changes_nothing(runs):
+    straight, resumed = runs
+    for mine, theirs in zip(
+        jax.tree.leaves(straight.trainer.learned), jax.tree.leaves(resumed.trainer.learned), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
+    for name in ("metrics.jsonl", "episodes.jsonl"):
+        rows = [
+            [
+                {key: value for key, value in row.items() if not key.startswith("time")}
+                for row in read_rows(s.folder.path / name)
+            ]
+            for s in runs
+        ]
+        assert rows[0] == rows[1]
+        assert len(rows[0]) >= 8
+    assert straight.trainer.accounts.totals() == resumed.trainer.accounts.totals()
+
+
+def test_nothing_is_compiled_twice(runs):
+    assert compiled_act(CONFIG, True)._cache_size() == 1
+    assert compiled_learn(CONFIG)._cache_size() == 1
+
+
+def test_what_is_logged(runs):
+    straight, _ = runs
+    last = read_rows(straight.folder.path / "metrics.jsonl")[-1]
+    training = CONFIG.training
+    played = last["agent_steps"] - training.prefill
+    assert last["frames"] == last["agent_steps"] >= training.frames
+    # 4 / (4·8) updates per agent step, two at a time; the last step's own are not due before the next.
+    assert 0 <= played / 8 - last["updates"] <= 3
+    wanted = {
+        "violations", "overrides", "switches", "traces", "shield/override_rate", "shield/switch_rate", "shield/traces",
+        "model/kl", "model/total", "labels/precision", "labels/recall", "labels/false_flags", "time/decision_ms",
+        "time/frames_per_second", "time/updates_per_second", "updates/skipped", "violations_per_1000",
+    }  # fmt: skip
+    assert wanted <= set(last)
+    episodes = read_rows(straight.folder.path / "episodes.jsonl")
+    finished = sum(row["violations"] for row in episodes) + straight.trainer.accounts.open["violations"].sum()
+    assert finished == last["violations"]
+    record = json.loads((straight.folder.path / "config.json").read_text())
+    assert record["config"]["training"]["frames"] == 1600
+    assert record["versions"]["jax"]
+
+
+def test_worlds_are_the_same_whatever_the_shield_does(runs):
+    """Episode by episode each environment draws the same world: the resumed run's own seeds, and those of another method."""
+    straight, _ = runs
+    other = ambs.make_vector("Grid", 4)
+    from ambs.training.loop import _env_seed
+
+    other.reset(seed=_env_seed(CONFIG.seed))
+    np.testing.assert_array_equal(other.get_state()["roots"], straight.trainer.envs.get_state()["roots"])
+
+
+def test_a_finished_run_is_not_resumed(runs):
+    with pytest.raises(UserError, match="is finished"):
+        reopen(runs[0].folder.path)
+
+
+def test_a_poisoned_batch_is_skipped_and_counted(runs):
+    trainer = runs[0].trainer
+    learn = compiled_learn(CONFIG)
+    training = CONFIG.training
+    place = trainer.replay.draw(np.random.default_rng(0), (training.updates_per_call, training.batch), training.length)
+    batches = trainer.replay.windows(*place, training.length)
+    batches.reward[0, 1, 2] = np.nan
+    before = jax.tree.map(np.array, trainer.learned)
+    batches.reward[1] = np.nan
+    trainer.learned, metrics = learn(trainer.learned, batches, trainer.root, 0)
+    assert (metrics["updates/skipped"], metrics["updates/bad_run"]) == (2, 2)
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(trainer.learned), strict=True):
+        np.testing.assert_array_equal(old, new)
+    trainer.bad_run = training.max_skipped - 1
+    trainer.pending = [metrics]
+    with pytest.raises(Diverged, match="non-finite"):
+        trainer.gather()
+    trainer.bad_run = 0
+
+
+def test_a_loaded_agent_decides(runs):
+    agent = ambs.load(runs[0].folder.path).start(batch=2, seed=1)
+    cells = np.eye(25, dtype=np.float32)[[0, 6]]
+    decision = agent.act(cells)
+    assert decision.action.shape == (2,)
+    assert set(decision.action.tolist()) <= set(range(5))
+    assert agent.explain(decision).split(":")[0] in ("accept", "override")
+    # Cell 6 is a hazard, and whoever says so is believed.
+    told = agent.start(batch=2).act(cells, labels=[[False, False], [True, False]])
+    assert bool(told.overridden[1])
+    assert "already violates" in agent.explain(told, 1)
+    with pytest.raises(UserError, match="must have shape"):
+        agent.act(np.zeros((2, 7)))
+    again = ambs.load(runs[0].folder.path).start(batch=2, seed=1).act(cells)
+    np.testing.assert_array_equal(again.proposed, decision.proposed)
+
+
+def test_eval_prints_json(runs, capsys, tmp_path):
+    path = str(runs[0].folder.path)
+    with pytest.raises(SystemExit) as stop:
+        main(["eval", path, "--episodes", "5", "--shield", "paired", "--json", "--record", str(tmp_path / "rec")])
+    assert stop.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["on"]["episodes"] == found["off"]["episodes"] == 5
+    assert set(found["difference"]) == {"return", "violations"}
+    assert "override_rate" in found["on"]
+    assert "override_rate" not in found["off"]
+    assert len(found["files"]) == 10
+    with np.load(tmp_path / "rec" / "episode-0003-on.npz", allow_pickle=False) as stored:
+        steps = stored["action"].shape[0]
+        assert stored["first_violation"].shape == (steps, 200)
+        assert stored["observation.vector"].shape == (steps, 25)
+        # The first state of an episode is the start, in every recorded episode.
+        assert stored["observation.vector"][0].argmax() == 0
+    facts = json.loads((tmp_path / "rec" / "episode-0003-on.json").read_text())
+    assert facts["steps"] == steps
+
+
+def test_random_and_backup_policies_can_be_played(runs, capsys):
+    path = str(runs[0].folder.path)
+    for policy in ("random", "backup"):
+        with pytest.raises(SystemExit):
+            main(["eval", path, "--episodes", "2", "--shield", "off", "--policy", policy, "--json"])
+        assert json.loads(capsys.readouterr().out)["policy"] == policy
+
+
+def test_the_run_opens_in_tensorboard(runs):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(runs[1].folder.tensorboard))
+    events.Reload()
+    rows = read_rows(runs[1].folder.path / "metrics.jsonl")
+    scalars = events.Scalars("violations")
+    assert [(item.step, item.value) for item in scalars] == [(row["frames"], row["violations"]) for row in rows]
+
+
+def test_only_some_checkpoints_are_kept(runs):
+    found = checkpoint.load(runs[0].folder.checkpoints)
+    assert found.step == runs[0].trainer.accounts.frames
+    kept = [path for path in runs[0].folder.checkpoints.iterdir() if path.name[0].isdigit()]
+    assert len(kept) == CONFIG.training.keep

@@ -1,5 +1,6 @@
 """A trainer as a checkpoint: everything that a run needs to go on exactly as if it had never stopped."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from ambs.training.loop import Trainer
 Arrays = dict[str, np.ndarray]
 
 
-def capture(trainer: Trainer) -> tuple[dict[str, Arrays], dict[str, Any], dict[str, Any]]:
+def capture(trainer: Trainer) -> tuple[dict[str, Arrays], dict[str, Any], Mapping[str, Callable[[], Arrays]]]:
     """Groups of arrays, plain numbers, and the replay buffer's pieces, as `checkpoint.save` takes them."""
     trainer.gather()
     pieces, tail = trainer.replay.pieces()

@@ -37,7 +37,7 @@ def measure(options: argparse.Namespace) -> dict:
     from ambs.shield import Parts, ShieldConfig, rollout, shield
     from ambs.streams import at, stream
 
-    world = PointWorld()
+    world = PointWorld(hazards=6)
     env = PointWorldEnv(world)
     layouts = [world.sample(np.random.default_rng(seed)) for seed in range(options.envs)]
     state = jax.tree.map(lambda *parts: jnp.stack(parts), *layouts)

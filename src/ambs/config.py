@@ -166,6 +166,8 @@ class TrainingConfig:
     """Updates in a row with a non-finite loss or gradient that stop the run."""
     max_faults: int = 10
     """Environment faults that are tolerated."""
+    wandb: bool = False
+    """Log to Weights & Biases too; needs the extra `wandb`."""
 
     def __post_init__(self) -> None:
         positive = (

@@ -54,7 +54,7 @@ def run(
     `on_step(name, done, total)` is told after every control step.
     """
     out.mkdir(parents=True, exist_ok=True)
-    world = PointWorld()
+    world = PointWorld(hazards=6)
     recorded = {
         name: drive(world, episodes, seed, config if name == "on" else None, lambda *a, n=name: on_step(n, *a))
         for name in ("off", "on")

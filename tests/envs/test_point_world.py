@@ -87,7 +87,7 @@ def test_the_environment_and_the_model_step_alike():
 
 
 def test_layouts_keep_their_distances():
-    world = PointWorld()
+    world = PointWorld(hazards=6)
     for seed in range(200):
         state = world.sample(np.random.default_rng(seed))
         gaps = np.linalg.norm(state.hazards[:, None] - state.hazards[None], axis=-1)[np.triu_indices(6, 1)]
@@ -219,7 +219,7 @@ def test_one_dimension_against_quadrature():
 
 def test_backup_policy_keeps_clear():
     """From 200 layouts the backup alone stays out of hazards; the reckless policy alone does not."""
-    world = PointWorld()
+    world = PointWorld(hazards=6)
     dynamics = world.dynamics()
 
     def visits(policy, key, state):

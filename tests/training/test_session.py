@@ -1,6 +1,8 @@
 """A small run on `grid` from start to end: stopped and resumed it equals the one that was not, bit by bit."""
 
 import json
+import sys
+import types
 
 import jax
 import numpy as np
@@ -199,6 +201,19 @@ def test_the_run_opens_in_tensorboard(runs):
     rows = read_rows(runs[1].folder.path / "metrics.jsonl")
     scalars = events.Scalars("violations")
     assert [(item.step, item.value) for item in scalars] == [(row["frames"], row["violations"]) for row in rows]
+
+
+def test_rows_go_to_weights_and_biases_if_wanted(runs, monkeypatch):
+    from ambs.training.session import _wandb
+
+    calls = []
+    fake = types.SimpleNamespace(init=lambda **options: calls.append(options) or "run")
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    assert _wandb(runs[0].folder) == "run"
+    assert calls[0]["id"] == runs[0].folder.path.name
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match=r"ambs\[wandb\]"):
+        _wandb(runs[0].folder)
 
 
 def test_only_some_checkpoints_are_kept(runs):

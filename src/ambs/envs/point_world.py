@@ -46,7 +46,7 @@ class PointWorld:
 
     half_size: float = 1.5
     """The arena reaches from −half_size to +half_size (m) on both axes; atom `outside` holds beyond."""
-    hazards: int = 6
+    hazards: int = 3
     sensed: int = 2
     """Hazards that the robot senses: the nearest ones."""
     sensor_range: float = 1.0

@@ -1,5 +1,6 @@
 """A run from start to end: folder, checkpoints, signals. `train` starts one, `resume` goes on with one."""
 
+import importlib
 import signal
 import sys
 import threading
@@ -30,6 +31,7 @@ class Session:
         self.saved = trainer.accounts.frames
         self.stop = threading.Event()
         trainer.listener = Listener(self._metrics, folder.log_episode)
+        self.wandb = _wandb(folder) if trainer.config.training.wandb else None
 
     def run(self) -> str:
         """Train to the end or until `stop` is set; returns the run's state: finished or interrupted."""
@@ -49,6 +51,8 @@ class Session:
         finally:
             self.folder.close()
             trainer.close()
+            if self.wandb is not None:
+                self.wandb.finish()
         return state
 
     def save(self) -> Path:
@@ -67,6 +71,8 @@ class Session:
         self.folder.log_metrics(row)
         self.folder.flush()
         self._status("running")
+        if self.wandb is not None:
+            self.wandb.log(row, step=row["frames"])
         self.on_metrics(row)
 
     def _status(self, state: Any, message: str = "") -> None:
@@ -81,6 +87,16 @@ class Session:
             episodes=totals["episodes"],
             wanted_frames=self.trainer.config.training.frames,
         )
+
+
+def _wandb(folder: RunFolder) -> Any:
+    """A run of Weights & Biases under this folder's name, so that a resumed one goes on with it."""
+    try:
+        wandb = importlib.import_module("wandb")
+    except ImportError:
+        raise UserError("training.wandb needs Weights & Biases: install the extra `ambs[wandb]`") from None
+    name = folder.path.name
+    return wandb.init(project="ambs", id=name, name=name, dir=str(folder.path), config=folder.config, resume="allow")
 
 
 def start(

@@ -18,7 +18,7 @@ from ambs.agent.penalties import Imagined, Multiplier, Penalty, penalty
 from ambs.agent.returns import Normaliser, lambda_returns
 from ambs.config import Config
 from ambs.nn.distributions import two_hot_loss
-from ambs.nn.precision import cast
+from ambs.nn.precision import at_least_float32, cast
 from ambs.world_model.loss import Sequence, world_model_loss
 from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.rssm import Latent
@@ -97,7 +97,7 @@ def update(
     model = eqx.apply_updates(state.model, changes)
 
     flat = jax.tree.map(lambda leaf: sg(leaf).reshape(-1, *leaf.shape[2:]), latent)
-    goes_on = batch.proceed.astype(jnp.float32).reshape(-1)
+    goes_on = at_least_float32(batch.proceed).reshape(-1)
     world = cast(model, dtype)
 
     def behaviour_loss(behaviour: Behaviour) -> tuple[Array, Any]:

@@ -1,4 +1,6 @@
-"""One training step: everything moves that should, nothing else does, and it compiles once."""
+"""One training step: its shapes for every size, observation, penalty and cost head; a tiny agent really takes some."""
+
+import itertools
 
 import equinox as eqx
 import jax
@@ -11,129 +13,166 @@ from ambs.agent.networks import CRITICS, Critics, safety_value
 from ambs.agent.update import init, update
 from ambs.config import SIZES, AgentConfig, Config, ModelConfig
 from ambs.shield import ShieldConfig, paper_semantics
-from ambs.spec import Atoms, parse_formula
 from ambs.streams import at, stream
-from ambs.world_model.loss import Sequence
-from ambs.world_model.model import Spec
 from ambs.world_model.vision import ObservationSpec
+from tests.tiny import QUICK, TINY, batch_for, fresh, quick_jit, spec_of, tiny_sizes
 
-ATOMS = Atoms(("hazard",))
-
-
-def fresh(seed=0):
-    """A key that has not been used."""
-    return jax.random.key(seed)
+PENALTIES = ("none", "penl", "plpg", "copt", "lag")
+SEEN = {"vector": ObservationSpec(vector=60), "image": ObservationSpec(64), "both": ObservationSpec(64, 60)}
 
 
-def setup(agent=None, observation=None, discrete=False, shield=None, **model):
-    config = Config(ModelConfig(size="xxs", **model), agent or AgentConfig(imagination=3), shield or ShieldConfig())
-    spec = Spec(observation or ObservationSpec(vector=4), 2, ATOMS, parse_formula("!hazard"), frames=2)
-    return config, init(spec, config, discrete=discrete, key=fresh())
+def _cases():
+    """Every size with every observation; on the way every penalty meets both cost heads, gradients and types."""
+    for index, (size, seen) in enumerate(itertools.product(SIZES, SEEN)):
+        head = ("labels", "two_hot")[index % 2]
+        grad = ("reinforce", "dynamics")[index // 5 % 2]
+        yield size, seen, PENALTIES[index % 5], head, grad, ("float32", "bfloat16")[index // 2 % 2]
 
 
-def batch_for(spec: Spec, seed=0) -> Sequence:
-    rng = np.random.default_rng(seed)
-    observation = {}
-    if spec.observation.image:
-        observation["image"] = jnp.asarray(rng.integers(0, 256, (2, 4, 16, 16, 3)), jnp.uint8)
-    if spec.observation.vector:
-        observation["vector"] = jnp.asarray(rng.normal(size=(2, 4, 4)), jnp.float32)
-    return Sequence(
-        observation,
-        jnp.asarray(np.eye(2)[rng.integers(0, 2, (2, 4))], jnp.float32),
-        jnp.asarray(rng.normal(size=(2, 4)), jnp.float32),
-        jnp.asarray(rng.uniform(size=(2, 4, 2, 1)) < 0.3),
-        jnp.ones((2, 4)),
-        jnp.zeros((2, 4), bool).at[:, 0].set(True),
+CASES = list(_cases())
+
+
+def test_all_pairs_occur():
+    for setting, choices in ((3, 2), (4, 2), (5, 2)):
+        assert len({(case[2], case[setting]) for case in CASES}) == len(PENALTIES) * choices
+    assert len({(case[0], case[5]) for case in CASES}) == len(SIZES) * 2
+
+
+@pytest.mark.parametrize(("size", "seen", "penalty", "head", "grad", "dtype"), CASES)
+def test_shapes_and_types(size, seen, penalty, head, grad, dtype):
+    """A step returns a state of the shapes and types it was given, float32 whatever the arithmetic, and scalar metrics."""
+    config = Config(ModelConfig(size, head), AgentConfig(penalty=penalty, actor_grad=grad))
+    spec = spec_of(SEEN[seen])
+    state = eqx.filter_eval_shape(lambda key: init(spec, config, discrete=False, key=key), fresh())
+    batch = eqx.filter_eval_shape(lambda: batch_for(spec))
+    after, metrics = eqx.filter_eval_shape(
+        lambda *args: update(*args, config=config, dtype=jnp.dtype(dtype)), state, batch, fresh()
     )
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    # Weak types count here: with one, the second step would be compiled anew.
+    assert jax.tree.leaves(after) == jax.tree.leaves(state)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves((after.model, after.behaviour, after.slow))} == {"float32"}
+    assert {(value.shape, value.dtype.name) for value in metrics.values()} == {((), "float32")}
+
+
+def tiny_agent(penalty="none", grad="reinforce", *, steps=3, discrete=False, seen=None, paper=False):
+    """Settings and state of an agent with the tiny model."""
+    with tiny_sizes():
+        config = Config(
+            # Without free nats, since the prior of so small a model would not leave them.
+            ModelConfig("xxs", "two_hot" if paper else "labels", free_nats=0.0),
+            AgentConfig(penalty=penalty, actor_grad=grad, imagination=steps, plpg_stop_gradient=not paper),
+            paper_semantics() if paper else ShieldConfig(),
+        )
+        return config, quick_jit(lambda key: init(spec_of(seen), config, discrete=discrete, key=key))(fresh())
+
+
+def split_step(config, state):
+    """The state's arrays, and the training step on arrays alone, as `jax.jit` wants it."""
+    arrays, rest = eqx.partition(state, eqx.is_array)
+
+    def step(arrays, batch, key):
+        after, metrics = update(eqx.combine(arrays, rest), batch, key, config=config)
+        return eqx.filter(after, eqx.is_array), metrics
+
+    return arrays, step
+
+
+def key_of(step):
+    return at(stream(0, "update"), step)
+
+
+def equal(one, other):
+    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
 
 
 @pytest.mark.parametrize(
-    ("penalty", "actor_grad", "discrete", "observation", "semantics"),
+    ("penalty", "grad", "discrete", "seen", "paper"),
     [
-        ("copt", "reinforce", False, ObservationSpec(vector=4), "corrected"),
-        pytest.param("plpg", "dynamics", False, ObservationSpec(16), "paper", marks=pytest.mark.slow),
-        ("penl", "reinforce", True, ObservationSpec(vector=4), "paper"),
-        pytest.param("lag", "dynamics", False, ObservationSpec(16, 4), "corrected", marks=pytest.mark.slow),
-        pytest.param("none", "dynamics", True, ObservationSpec(vector=4), "corrected", marks=pytest.mark.slow),
+        ("copt", "reinforce", False, ObservationSpec(vector=4), False),
+        ("plpg", "dynamics", False, ObservationSpec(16), True),
+        ("penl", "reinforce", True, ObservationSpec(vector=4), True),
+        ("lag", "dynamics", False, ObservationSpec(16, 4), False),
+        ("none", "dynamics", True, ObservationSpec(vector=4), False),
     ],
 )
-def test_contract(penalty, actor_grad, discrete, observation, semantics):
-    """Finite, repeatable, compiled once; all parameters of model, actors and critics have moved after two steps."""
-    paper = semantics == "paper"
-    config, state = setup(
-        AgentConfig(penalty=penalty, actor_grad=actor_grad, imagination=3),
-        observation,
-        discrete,
-        paper_semantics() if paper else None,
-        cost_head="two_hot" if paper else "labels",
-    )
+def test_three_steps(penalty, grad, discrete, seen, paper):
+    """Finite, compiled once, repeatable; all of model, actors and critics moves; slow critics follow."""
+    config, state = tiny_agent(penalty, grad, discrete=discrete, seen=seen, paper=paper)
+    start, step = split_step(config, state)
     batch = batch_for(state.model.spec)
-    step = eqx.filter_jit(lambda state, key: update(state, batch, key, config=config))
-    first, metrics = step(state, at(stream(0, "update"), 0))
-    second, metrics = step(first, at(stream(0, "update"), 1))
-    third, metrics = step(second, at(stream(0, "update"), 2))
-    assert all(np.isfinite(value) for value in metrics.values()), metrics
-    before, after = (eqx.filter((s.model, s.behaviour), eqx.is_array) for s in (state, third))
-    moved = jax.tree.map(lambda a, b: bool((a != b).any()), before, after)
-    still = [jax.tree_util.keystr(path) for path, leaf in jax.tree.leaves_with_path(moved) if not leaf]
+    compiled = jax.jit(step, compiler_options=QUICK)
+    states = [start]
+    for index in range(3):
+        after, metrics = compiled(states[-1], batch, key_of(index))
+        assert all(np.isfinite(value) for value in metrics.values()), metrics
+        states.append(after)
+    assert compiled._cache_size() == 1
+    first, last = states[1], states[3]
+    trained = lambda state: (state.model, state.behaviour)  # noqa: E731
+    same = jax.tree.map(np.array_equal, trained(start), trained(last))
+    still = [jax.tree_util.keystr(path) for path, leaf in jax.tree.leaves_with_path(same) if leaf]
     assert not still, still
-    again, _ = step(state, at(stream(0, "update"), 0))
-    same = jax.tree.map(
-        lambda a, b: bool((a == b).all()), eqx.filter(first, eqx.is_array), eqx.filter(again, eqx.is_array)
-    )
-    assert jax.tree.all(same)
+    for old, new, slow in zip(*map(jax.tree.leaves, (start.slow, first.behaviour.critics, first.slow)), strict=True):
+        np.testing.assert_allclose(slow, 0.98 * np.asarray(old) + 0.02 * np.asarray(new), rtol=1e-5, atol=1e-7)
+    again, _ = compiled(start, batch, key_of(0))
+    assert equal(again, first)
+    # Whatever policies and critics are, the world model learns the same.
+    behaviour, slow = jax.tree.map(lambda leaf: np.asarray(leaf) + 1, (start.behaviour, start.slow))
+    apart, _ = compiled(start._replace(behaviour=behaviour, slow=slow), batch, key_of(0))
+    assert equal(apart.model, first.model)
 
 
 @pytest.mark.slow
-def test_losses_stay_with_their_own_parameters():
-    """The world model is untouched by policies and critics: another penalty leaves it bit by bit the same."""
-    outcomes = []
-    for penalty in ("none", "penl"):
-        config, state = setup(AgentConfig(penalty=penalty, imagination=3))
-        batch = batch_for(state.model.spec)
-        after, _ = eqx.filter_jit(lambda s, c=config, b=batch: update(s, b, fresh(), config=c))(state)
-        outcomes.append(after)
-    same = jax.tree.map(lambda a, b: bool((a == b).all()), *(eqx.filter(o.model, eqx.is_array) for o in outcomes))
-    assert jax.tree.all(same)
-    backups = [eqx.filter(o.behaviour.actors.backup, eqx.is_array) for o in outcomes]
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), *backups))
-
-
-def test_slow_critics_follow():
-    config, state = setup()
-    after, _ = eqx.filter_jit(lambda s: update(s, batch_for(state.model.spec), fresh(), config=config))(state)
-    old, new, slow = (jax.tree.leaves(c)[0] for c in (state.slow, after.behaviour.critics, after.slow))
-    np.testing.assert_allclose(slow, 0.98 * old + 0.02 * new, rtol=1e-5, atol=1e-7)
+def test_compilation_changes_nothing():
+    config, state = tiny_agent("copt", steps=1)
+    start, step = split_step(config, state)
+    batch = batch_for(state.model.spec, time=2)
+    compiled, metrics = jax.jit(step)(start, batch, key_of(0))
+    with jax.disable_jit():
+        plain, plain_metrics = step(start, batch, key_of(0))
+    for name, value in plain_metrics.items():
+        assert float(metrics[name]) == pytest.approx(float(value), rel=1e-4, abs=1e-5), name
+    for one, other in zip(jax.tree.leaves(compiled), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_imagination_equals_manual_stepping():
-    _, state = setup()
+    _, state = tiny_agent()
     model, actors = state.model, state.behaviour.actors
-    start = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), model.rssm.initial())
-    dream = eqx.filter_jit(imagine)(model, actors, start, 4, fresh())
+    initial = quick_jit(model.rssm.initial)()
+    start = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), initial)
+    dream = quick_jit(imagine)(model, actors, start, 4, fresh())
     assert dream.action.shape == (4, 2, 3, 2)
     fold = jax.random.fold_in
-    root = fresh()
+
+    @quick_jit
+    def manual(actor, latent, act_key, move_key):
+        action = actor.act(act_key, latent)
+        arrival = model.rssm.imagine(latent, action, move_key)
+        return action, arrival, model.cost(arrival)
+
     for index, actor in enumerate((actors.task, actors.backup)):
-        latent = model.rssm.initial()
+        latent = initial
         for step in range(4):
-            key = fold(root, step)
-            action = actor.act(fold(fold(fold(key, 0), index), 1), latent)
-            latent = model.rssm.imagine(latent, action, fold(fold(fold(key, 1), index), 1))
+            key = fold(fresh(), step)
+            keys = (fold(fold(fold(key, purpose), index), 1) for purpose in (0, 1))
+            action, latent, cost = manual(actor, latent, *keys)
             np.testing.assert_allclose(dream.action[step, index, 1], action, rtol=1e-4, atol=1e-5)
             np.testing.assert_allclose(dream.latent.deter[step + 1, index, 1], latent.deter, rtol=1e-4, atol=1e-5)
-            assert dream.cost[step + 1, index, 1] == pytest.approx(float(model.cost(latent)), rel=1e-3)
+            assert dream.cost[step + 1, index, 1] == pytest.approx(float(cost), rel=1e-3)
 
 
 def test_stacked_critics_are_five_separate_ones():
-    critics = Critics(6, SIZES["xxs"], key=fresh())
-    noisy = eqx.tree_at(lambda c: c.mlp.out.weight, critics, jax.random.normal(fresh(), critics.mlp.out.weight.shape))
-    features = jnp.arange(6.0)
-    together = noisy.values(features)
+    @quick_jit
+    def values(weight):
+        critics = eqx.tree_at(lambda c: c.mlp.out.weight, Critics(6, TINY, key=fresh()), weight)
+        features = jnp.arange(6.0)
+        return critics.values(features), [critics.only(name).values(features) for name in CRITICS]
+
+    together, apart = values(np.random.default_rng(0).normal(size=(5, TINY.hidden, TINY.bins)).astype(np.float32))
     assert together.shape == (5,)
-    for index, name in enumerate(CRITICS):
-        assert noisy.only(name).values(features)[0] == pytest.approx(float(together[index]), rel=1e-5)
+    np.testing.assert_allclose(np.concatenate(apart), together, rtol=1e-5)
     assert len(set(np.round(np.asarray(together), 4))) == 5
 
 

@@ -64,6 +64,7 @@ def test_two_hot_loss_by_hand():
     # The gradient is softmax − target.
     gradient = jax.grad(two_hot_loss)(logits, jnp.array(0.0))
     np.testing.assert_allclose(gradient, jax.nn.softmax(logits) - np.eye(11)[5], atol=1e-6)
+    assert jax.grad(two_hot_loss, argnums=1)(logits, jnp.array(3.0)) == 0
 
 
 def test_bernoulli_by_hand():

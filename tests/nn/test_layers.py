@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ambs.nn.layers import GRU, MLP, Conv, Dense, LayerNorm, Linear, trunc_normal
-from ambs.nn.precision import cast, compute_dtype
+from ambs.nn.precision import at_least_float32, cast, compute_dtype
 
 
 def fresh(seed=0):
@@ -68,3 +68,13 @@ def test_vectorised_equals_looped_and_low_precision_is_close():
     np.testing.assert_allclose(low(x[0]).astype(jnp.float32), many[0], atol=0.05)
     assert compute_dtype("cpu") == jnp.float32
     assert compute_dtype("gpu") == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("bfloat16", "float32"), ("float16", "float32"), ("float32", "float32"), ("float64", "float64"),
+     ("bool", "float32"), ("uint8", "float32")],
+)  # fmt: skip
+def test_precision_never_falls(given, expected):
+    with jax.enable_x64(True):
+        assert at_least_float32(jnp.ones(2, given)).dtype == expected

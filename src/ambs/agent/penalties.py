@@ -140,7 +140,7 @@ def lagrangian(start: float, mu: float, sigma: float, limit: float, *, per_state
         lam = jnp.maximum(0.0, state.lam + state.mu * (mean_cost_return - limit))
         return Multiplier(lam, jnp.maximum(grown, 1.0) if per_state else jnp.minimum(grown, 1.0))
 
-    return Penalty(lambda: Multiplier(jnp.array(start), jnp.array(mu)), apply, step)
+    return Penalty(lambda: Multiplier(jnp.asarray(start, float), jnp.asarray(mu, float)), apply, step)
 
 
 def lagrangian_objective(state: Multiplier, gap: Float[Array, ""]) -> Float[Array, ""]:

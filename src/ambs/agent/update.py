@@ -17,7 +17,7 @@ from ambs.agent.networks import CRITICS, Actor, Critics, safety_value
 from ambs.agent.penalties import Imagined, Multiplier, Penalty, penalty
 from ambs.agent.returns import Normaliser, lambda_returns
 from ambs.config import Config
-from ambs.nn.precision import cast
+from ambs.nn.precision import at_least_float32, cast
 from ambs.world_model.loss import Sequence, world_model_loss
 from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.rssm import Latent
@@ -96,7 +96,7 @@ def update(
     model = eqx.apply_updates(state.model, changes)
 
     flat = jax.tree.map(lambda leaf: sg(leaf).reshape(-1, *leaf.shape[2:]), latent)
-    goes_on = batch.proceed.astype(jnp.float32).reshape(-1)
+    goes_on = at_least_float32(batch.proceed).reshape(-1)
     if config.agent.imagine_from is not None and config.agent.imagine_from < goes_on.shape[0]:
         chosen = jax.random.permutation(start_key, goes_on.shape[0])[: config.agent.imagine_from]
         flat, goes_on = jax.tree.map(lambda leaf: leaf[chosen], (flat, goes_on))

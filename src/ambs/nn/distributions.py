@@ -1,6 +1,6 @@
 """Symlog, two-hot values, categorical latents and action distributions, per example.
 
-Logits arrive in any float type and are judged in float32.
+Logits arrive in any float type and are judged in float32 at least.
 """
 
 from typing import NamedTuple
@@ -8,6 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
+
+from ambs.nn.precision import at_least_float32
 
 UNIMIX = 0.01
 LIMIT = 20.0
@@ -41,7 +43,7 @@ def two_hot(x: Float[Array, ""], count: int, limit: float = LIMIT) -> Float[Arra
 
 def two_hot_mean(logits: Float[Array, "bins"], limit: float = LIMIT) -> Float[Array, ""]:
     """symexp of the mean bin; summed from both ends inwards, so that symmetric logits give exactly 0."""
-    weights = jax.nn.softmax(logits.astype(jnp.float32))
+    weights = jax.nn.softmax(at_least_float32(logits))
     support = bins(logits.shape[-1], limit)
     half = support.shape[0] // 2
     middle = support.shape[0] - 2 * half
@@ -53,20 +55,20 @@ def two_hot_mean(logits: Float[Array, "bins"], limit: float = LIMIT) -> Float[Ar
 def two_hot_loss(logits: Float[Array, "bins"], target: Float[Array, ""], limit: float = LIMIT) -> Float[Array, ""]:
     """Cross-entropy of the two-hot target."""
     weights = jax.lax.stop_gradient(two_hot(target, logits.shape[-1], limit))
-    return -(weights * jax.nn.log_softmax(logits.astype(jnp.float32))).sum()
+    return -(weights * jax.nn.log_softmax(at_least_float32(logits))).sum()
 
 
 def bernoulli_loss(
     logit: Float[Array, "*axes"], target: Float[Array, "*axes"], weight: float = 1.0
 ) -> Float[Array, "*axes"]:
     """Negative log-likelihood of 0/1 targets; positives count `weight` times."""
-    logit = logit.astype(jnp.float32)
+    logit = at_least_float32(logit)
     return weight * target * jax.nn.softplus(-logit) + (1 - target) * jax.nn.softplus(logit)
 
 
 def unimix_log_probs(logits: Float[Array, "*axes classes"]) -> Float[Array, "*axes classes"]:
     """Log-probabilities of a categorical mixed with 1 % uniform."""
-    probs = jax.nn.softmax(logits.astype(jnp.float32))
+    probs = jax.nn.softmax(at_least_float32(logits))
     return jnp.log((1 - UNIMIX) * probs + UNIMIX / logits.shape[-1])
 
 
@@ -96,7 +98,7 @@ class BoundedNormal(NamedTuple):
     @classmethod
     def from_outputs(cls, outputs: Float[Array, "two_actions"]) -> "BoundedNormal":
         """From the actor's raw outputs."""
-        mean, spread = jnp.split(outputs.astype(jnp.float32), 2)
+        mean, spread = jnp.split(at_least_float32(outputs), 2)
         return cls(jnp.tanh(mean), 0.9 * jax.nn.sigmoid(spread + 2.0) + 0.1)
 
     def sample(self, key: Key[Array, ""]) -> Float[Array, "actions"]:

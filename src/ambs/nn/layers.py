@@ -1,7 +1,7 @@
 """Layers as DreamerV3 has them: LayerNorm + SiLU after every linear map, truncated-normal initialisation.
 
 All are written for one example; `jax.vmap` goes outside. Parameters are float32. Compute follows the dtype of the weights a
-caller passes in (`ambs.nn.precision`), normalisation is always done in float32.
+caller passes in (`ambs.nn.precision`), normalisation is done in float32 at least.
 """
 
 import math
@@ -10,6 +10,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
+
+from ambs.nn.precision import at_least_float32
 
 
 def trunc_normal(key: Key[Array, ""], shape: tuple[int, ...], fan: float, scale: float) -> Float[Array, "..."]:
@@ -37,7 +39,7 @@ class Linear(eqx.Module):
 
 
 class LayerNorm(eqx.Module):
-    """Normalise the last axis, in float32, then scale and shift."""
+    """Normalise the last axis, in float32 at least, then scale and shift."""
 
     scale: Float[Array, "features"]
     shift: Float[Array, "features"]
@@ -47,12 +49,12 @@ class LayerNorm(eqx.Module):
 
     def __call__(self, x: Float[Array, "*axes features"]) -> Float[Array, "*axes features"]:
         """Apply."""
-        wide = x.astype(jnp.float32)
+        wide = at_least_float32(x)
         centred = wide - wide.mean(axis=-1, keepdims=True)
         normal = centred * jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-3)
         lead = (1,) * (x.ndim - 1)
-        scaled = normal * self.scale.astype(jnp.float32).reshape(*lead, -1)
-        return (scaled + self.shift.astype(jnp.float32).reshape(*lead, -1)).astype(x.dtype)
+        scaled = normal * at_least_float32(self.scale).reshape(*lead, -1)
+        return (scaled + at_least_float32(self.shift).reshape(*lead, -1)).astype(x.dtype)
 
 
 class Dense(eqx.Module):

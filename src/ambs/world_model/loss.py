@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Key, Shaped
 
 from ambs.envs.labels import violates
 from ambs.nn.distributions import bernoulli_loss, categorical_kl, two_hot_loss
+from ambs.nn.precision import at_least_float32
 from ambs.world_model.model import WorldModel
 from ambs.world_model.rssm import Latent, Observed
 from ambs.world_model.vision import Observation, reconstruction_loss
@@ -58,14 +59,14 @@ def _step_terms(
     terms = reconstruction_loss(model.decoder(features), item.observation)
     limit = model.config.widths.bin_limit
     terms["reward"] = two_hot_loss(model.heads.reward(features), item.reward, limit)
-    terms["proceed"] = bernoulli_loss(model.heads.proceed(features)[0], item.proceed.astype(jnp.float32))
+    terms["proceed"] = bernoulli_loss(model.heads.proceed(features)[0], at_least_float32(item.proceed))
     if model.heads.labels is not None:
         logits = model.heads.labels(features).reshape(item.labels.shape)
         weight = model.config.positive_weight
-        terms["labels"] = bernoulli_loss(logits, item.labels.astype(jnp.float32), weight).sum()
+        terms["labels"] = bernoulli_loss(logits, at_least_float32(item.labels), weight).sum()
     if model.heads.cost is not None:
         violated = violates(model.spec.psi, model.spec.atoms, item.labels)
-        cost = model.spec.cost * violated.astype(jnp.float32)
+        cost = model.spec.cost * at_least_float32(violated)
         terms["cost"] = two_hot_loss(model.heads.cost(features), cost, limit)
     return terms | kl_terms(seen.posterior, seen.prior, model.config.free_nats), categorical_kl(
         seen.posterior, seen.prior

@@ -12,6 +12,7 @@ from ambs.envs.labels import violates
 from ambs.envs.model import Dynamics, Step
 from ambs.nn.distributions import two_hot_mean
 from ambs.nn.layers import MLP
+from ambs.nn.precision import at_least_float32
 from ambs.spec.formula import Atom, Atoms, Formula, Not
 from ambs.world_model.rssm import RSSM, Latent
 from ambs.world_model.vision import Decoder, Encoder, Observation, ObservationSpec
@@ -79,12 +80,12 @@ class WorldModel(eqx.Module):
 
     def proceed(self, latent: Latent) -> Float[Array, ""]:
         """Probability that the episode goes on after this state."""
-        return jax.nn.sigmoid(self.heads.proceed(latent.features)[0].astype(jnp.float32))
+        return jax.nn.sigmoid(at_least_float32(self.heads.proceed(latent.features)[0]))
 
     def label_probs(self, latent: Latent) -> Float[Array, "frames atoms"]:
         """Probability of each atom in each frame of the step that led here, with the positive-class weight undone."""
         assert self.heads.labels is not None
-        logits = self.heads.labels(latent.features).astype(jnp.float32) - jnp.log(self.config.positive_weight)
+        logits = at_least_float32(self.heads.labels(latent.features)) - jnp.log(self.config.positive_weight)
         return jax.nn.sigmoid(logits.reshape(self.spec.frames, len(self.spec.atoms)))
 
     def cost(self, latent: Latent) -> Float[Array, ""]:

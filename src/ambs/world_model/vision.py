@@ -11,6 +11,7 @@ from ambs.config import Size
 from ambs.errors import UserError
 from ambs.nn.distributions import symlog
 from ambs.nn.layers import MLP, Conv, Linear
+from ambs.nn.precision import at_least_float32
 
 Observation = dict[str, Shaped[Array, "..."]]
 """`image` `[size, size, 3]` uint8 and/or `vector` `[vector]` float."""
@@ -59,12 +60,12 @@ class Encoder(eqx.Module):
                 image = conv(image)
             parts.append(image.reshape(-1))
         if self.mlp is not None:
-            parts.append(self.mlp(symlog(observation["vector"].astype(jnp.float32))))
+            parts.append(self.mlp(symlog(at_least_float32(observation["vector"]))))
         return jnp.concatenate(parts)
 
 
 class Decoder(eqx.Module):
-    """Features -> reconstruction: image in [0, 1] scale, vector in symlog scale; float32."""
+    """Features -> reconstruction: image in [0, 1] scale, vector in symlog scale; float32 at least."""
 
     project: Linear | None
     convs: tuple[Conv, ...]
@@ -91,9 +92,9 @@ class Decoder(eqx.Module):
             image = self.project(features).reshape(self.grid, self.grid, -1)
             for conv in self.convs:
                 image = conv(image)
-            outputs["image"] = image.astype(jnp.float32) + 0.5
+            outputs["image"] = at_least_float32(image) + 0.5
         if self.mlp is not None:
-            outputs["vector"] = self.mlp(features).astype(jnp.float32)
+            outputs["vector"] = at_least_float32(self.mlp(features))
         return outputs
 
 
@@ -103,9 +104,9 @@ def reconstruction_loss(
     """Squared error, summed over pixels or entries, one term per part of the observation."""
     losses = {}
     if "image" in outputs:
-        target = observation["image"].astype(jnp.float32) / 255
+        target = at_least_float32(observation["image"]) / 255
         losses["image"] = ((outputs["image"] - target) ** 2).sum()
     if "vector" in outputs:
-        target = symlog(observation["vector"].astype(jnp.float32))
+        target = symlog(at_least_float32(observation["vector"]))
         losses["vector"] = ((outputs["vector"] - target) ** 2).sum()
     return losses

@@ -1,0 +1,273 @@
+"""Losses and gradients of policies and critics, in float64, against finite differences of the equations written out.
+
+The equations below say by themselves what stays fixed: it is taken from `base`, computed once before any parameter is
+moved. A stop-gradient too few or too many in the code under test therefore shows.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ambs.agent import update as training
+from ambs.agent.imagine import Actors, imagine
+from ambs.agent.networks import CRITICS, Actor, Critics
+from ambs.agent.penalties import Multiplier
+from ambs.agent.returns import Normaliser
+from ambs.config import AgentConfig, Config, ModelConfig
+from ambs.nn import distributions
+from ambs.nn.distributions import two_hot
+from ambs.shield import ShieldConfig
+from ambs.world_model import rssm
+from ambs.world_model.model import WorldModel
+from tests.tiny import (
+    TINY,
+    WIDTH,
+    along,
+    fresh,
+    moved_both_ways,
+    quick_jit,
+    random_directions,
+    random_like,
+    spec_of,
+    tiny_sizes,
+    touched,
+)
+
+STEPS, TRACES, HORIZON, COST = 3, 4, 5, 2.0
+GAMMA, LAM, ENTROPY, LIMIT, DECAY, REGULARISER = 0.9, 0.8, 0.1, 0.01, 0.5, 0.7
+KAPPA, LAG_LAM, LAG_MU, LAG_LIMIT = 0.3, 0.4, 0.6, 0.3
+METHODS = {
+    "none": {"penalty": "none"},
+    "penl": {"penalty": "penl", "alpha": 1.3},
+    "plpg": {"penalty": "plpg"},
+    "plpg through": {"penalty": "plpg", "plpg_stop_gradient": False},
+    "copt": {"penalty": "copt", "kappa": KAPPA},
+    "lag": {"penalty": "lag", "lag_limit": LAG_LIMIT},
+    "lag per state": {"penalty": "lag", "lag_limit": LAG_LIMIT, "lag_rule": "max"},
+}
+# By REINFORCE weights are mere numbers: there is nothing for a variant of their gradient to change.
+VARIANTS = [("reinforce", method) for method in METHODS if " " not in method]
+VARIANTS += [("dynamics", method) for method in METHODS]
+GRADS = ("reinforce", "dynamics")
+
+
+class World(NamedTuple):
+    """What is not trained here."""
+
+    model: WorldModel
+    slow: Critics
+    start: rssm.Latent
+    goes_on: Any
+    old: training.Normalisers
+
+
+def setup() -> tuple[World, training.Behaviour]:
+    """Random parameters; a continuous task policy and a discrete backup policy, so that both kinds occur."""
+    features = TINY.deter + TINY.latents * TINY.classes
+    config = ModelConfig(size="xxs")
+
+    def networks(key: Any) -> Any:
+        keys = jax.random.split(key, 4)
+        task = Actor(features, 2, TINY, discrete=False, key=keys[0])
+        actors = Actors(task, Actor(features, 2, TINY, discrete=True, key=keys[1]))
+        critics = Critics(features, TINY, key=keys[2])
+        return WorldModel(spec_of(cost=COST), config, key=keys[3]), critics, training.Behaviour(actors, critics)
+
+    model, slow, behaviour = random_like(eqx.filter_eval_shape(networks, fresh()))
+    rng = np.random.default_rng(1)
+    start = rssm.Latent(jnp.asarray(rng.normal(size=(TRACES, 4))), jnp.asarray(rng.dirichlet([1, 1], (TRACES, 2))))
+    old = training.Normalisers(*(Normaliser(jnp.asarray(-x), jnp.asarray(x)) for x in (0.1, 0.2, 0.3)))
+    return World(model, slow, start, jnp.array([1.0, 1.0, 1.0, 0.0]), old), behaviour
+
+
+# --- the equations, written out ---
+
+
+def imagined(world: World, actors: Actors, critics: Critics) -> dict[str, Any]:
+    """All that depends on the actors by way of imagination; time first, then traces (and policies: task, backup)."""
+    dream = imagine(world.model, actors, world.start, STEPS, fresh(7))
+    over = lambda f: jax.vmap(jax.vmap(jax.vmap(f)))(dream.latent.features)  # noqa: E731
+    value, slow = over(critics.values), jnp.clip(over(world.slow.values), 0, COST)
+    cost, proceed = dream.cost, GAMMA * dream.proceed
+    safe = 1 - cost[:, 0] / COST
+    remaining = [jnp.clip(value[-1, 0, :, 3:].max(axis=-1), 0, COST)]
+    for t in reversed(range(STEPS)):
+        remaining.append(cost[t + 1, 0] + GAMMA * remaining[-1])
+    safe_value = value[:, 0, :, 2]
+    reach, alive = [jnp.stack([world.goes_on, world.goes_on])], [safe[0]]
+    for t in range(1, STEPS):
+        reach.append(reach[-1] * proceed[t])
+        alive.append(alive[-1] * safe[t])
+    twin = lambda i: jnp.clip(lambda_return(cost[:, 0], slow[:, 0, :, i], proceed[:, 0] * safe), 0, COST)  # noqa: E731
+    returns = {
+        "task": lambda_return(dream.reward[:, 0], value[:, 0, :, 0], proceed[:, 0]),
+        "penalty": lambda_return(cost[:, 0], value[:, 0, :, 1], proceed[:, 0]),
+        "backup": lambda_return(cost[:, 1], value[:, 1, :, 2], proceed[:, 1]),
+        "safety_a": twin(3),
+        "safety_b": twin(4),
+    }
+    return {
+        "features": dream.latent.features[:-1],
+        "action": dream.action,
+        "returns": returns,
+        "values": {"task": value[:-1, 0, :, 0], "penalty": value[:-1, 0, :, 1], "backup": value[:-1, 1, :, 2]},
+        "anchors": over(world.slow.values)[:-1],
+        "delta": -(cost[1:, 0] + safe_value[1:] - safe_value[:-1]),
+        "remaining": jnp.stack(remaining[:0:-1]),
+        "reach": jnp.stack(reach),
+        "alive": jnp.stack(alive),
+    }
+
+
+def lambda_return(reward: Any, value: Any, discount: Any) -> Any:
+    """R_t for t < H; all arguments over s_0 … s_H."""
+    found = [value[-1]]
+    for t in reversed(range(STEPS)):
+        found.append(reward[t + 1] + discount[t + 1] * ((1 - LAM) * value[t + 1] + LAM * found[-1]))
+    return jnp.stack(found[:0:-1])
+
+
+def weights(method: str, base: Any, now: Any) -> tuple[Any, Any]:
+    """Factors of reward and cost advantage."""
+    one = jnp.ones((STEPS, TRACES))
+    excess = base["returns"]["penalty"] - LAG_LIMIT
+    excess = excess if method == "lag per state" else excess.mean() * one
+    trust = jnp.clip(jnp.exp(jnp.minimum((now if method == "plpg through" else base)["delta"], 0.0)), 1e-6, 1)
+    counter_example = jax.nn.sigmoid((base["remaining"] - GAMMA ** (HORIZON - 1) * COST) / (KAPPA * COST))
+    match method.split()[0]:
+        case "none":
+            return one, 0 * one
+        case "penl":
+            return one, 1.3 * one
+        case "plpg":
+            return trust, 0.8 * one
+        case "copt":
+            return 1 - counter_example, one
+    return one, jnp.maximum(0.0, LAG_LAM + LAG_MU * excess)
+
+
+def scales(world: World, base: Any) -> dict[str, Any]:
+    """max(limit, moving average of Per95 − Per5)."""
+    names = ("task", "penalty", "backup")
+    spread = {
+        name: jnp.percentile(base["returns"][name], 95) - jnp.percentile(base["returns"][name], 5) for name in names
+    }
+    mixed = (DECAY * (n.high - n.low) + (1 - DECAY) * spread[name] for n, name in zip(world.old, names, strict=True))
+    return {name: jnp.maximum(LIMIT, mix) for name, mix in zip(names, mixed, strict=True)}
+
+
+def written_out(world: World, behaviour: training.Behaviour, critics: Critics, base: Any) -> dict[str, Any]:
+    """Every loss; `critics` and all in `base` are what the equations hold fixed."""
+    now = imagined(world, behaviour.actors, critics)
+    scale = scales(world, base)
+
+    def advantage(seen: Any, name: str, scale: Any) -> Any:
+        return (seen["returns"][name] - base["values"][name]) / scale
+
+    def actor_loss(actor: Actor, which: int, gain: Any, grad: str) -> Any:
+        def score(feature: Any, action: Any) -> tuple[Any, Any]:
+            policy = actor(feature)
+            return policy.log_prob(action), policy.entropy()
+
+        log_prob, entropy = jax.vmap(jax.vmap(score))(base["features"][:, which], base["action"][:, which])
+        aim = gain(base) * log_prob if grad == "reinforce" else gain(now)
+        return -(base["reach"][:, which] * (aim + ENTROPY * entropy)).mean()
+
+    losses = {}
+    for grad, method in VARIANTS:
+        of_reward, of_cost = weights(method, base, now)
+        cost_scale = 1.0 if method.startswith("lag") else scale["penalty"]
+
+        def gain(seen: Any, of_reward: Any = of_reward, of_cost: Any = of_cost, cost_scale: Any = cost_scale) -> Any:
+            reward, cost = advantage(seen, "task", scale["task"]), advantage(seen, "penalty", cost_scale)
+            return of_reward * reward - of_cost * cost
+
+        losses[grad, method] = actor_loss(behaviour.actors.task, 0, gain, grad)
+    for grad in GRADS:
+        losses[grad, "backup policy"] = actor_loss(
+            behaviour.actors.backup, 1, lambda seen: -advantage(seen, "backup", scale["backup"]), grad
+        )
+        losses |= {(grad, f"critic {name}"): critic_loss(behaviour.critics, i, base) for i, name in enumerate(CRITICS)}
+    return losses
+
+
+def critic_loss(critics: Critics, index: int, base: Any) -> Any:
+    """Cross-entropy to the λ-return and to the slow copy's value."""
+    which = int(CRITICS[index] == "backup")
+
+    def one(feature: Any, target: Any, anchor: Any) -> Any:
+        log_probs = jax.nn.log_softmax(critics.logits(feature)[index])
+        return -((two_hot(target, TINY.bins) + REGULARISER * two_hot(anchor, TINY.bins)) * log_probs).sum()
+
+    anchors = base["anchors"][:, which, :, index]
+    losses = jax.vmap(jax.vmap(one))(base["features"][:, which], base["returns"][CRITICS[index]], anchors)
+    weight = base["reach"][:, which] * (base["alive"] if CRITICS[index].startswith("safety") else 1.0)
+    return (weight * losses).mean()
+
+
+# --- the code under test ---
+
+
+def coded(world: World, behaviour: training.Behaviour, slow: Critics, patch: Any) -> dict[Any, Any]:
+    """The same losses as the training step computes them, from one imagination for all; and what must teach nobody."""
+    dream = imagine(world.model, behaviour.actors, world.start, STEPS, fresh(7))
+    patch.setattr(training, "imagine", lambda *_: dream)
+    losses = {}
+    for grad, method in VARIANTS:
+        agent = AgentConfig(
+            actor_grad=grad, imagination=STEPS, discount=GAMMA, lam=LAM, entropy=ENTROPY, norm_limit=LIMIT,
+            norm_decay=DECAY, ema_regulariser=REGULARISER, **METHODS[method],
+        )  # fmt: skip
+        config = Config(ModelConfig(size="xxs"), agent, ShieldConfig(horizon=HORIZON))
+        multiplier = Multiplier(jnp.asarray(LAG_LAM), jnp.asarray(LAG_MU))
+        state = training.Learned(world.model, behaviour, slow, None, None, world.old, multiplier)
+        _, (norms, multiplier, metrics) = training._behaviour_loss(
+            behaviour, slow, world.model, world.start, world.goes_on, state, config, fresh()
+        )
+        losses[grad, method] = metrics["actor/task_loss"]
+        losses[grad, "backup policy"] = metrics["actor/backup_loss"]
+        losses |= {(grad, f"critic {name}"): metrics[f"critic/{name}"] for name in CRITICS}
+        losses[grad, "scales and multiplier"] = sum(jax.tree.leaves((norms, multiplier)))
+        if grad == "reinforce":
+            losses[grad, "imagination"] = metrics["actor/return"]
+    return losses
+
+
+def test_losses_and_gradients():
+    """One test, since one compilation serves it all: values, slopes in random directions, and who gets a gradient."""
+    with jax.enable_x64(True), tiny_sizes() as patch:
+        for module in (rssm, distributions):
+            patch.setattr(module, "sample_straight_through", lambda _key, log_probs: jnp.exp(log_probs))
+        world, behaviour = setup()
+        code = jax.jacrev(lambda trained: (coded(world, *trained, patch),) * 2, has_aux=True)
+        jacobian, values = quick_jit(code)((behaviour, world.slow))
+        base = quick_jit(lambda: imagined(world, behaviour.actors, behaviour.critics))()
+        directions = random_directions(behaviour)
+        moved = moved_both_ways(behaviour, directions)
+        lanes = jax.vmap(lambda moved: written_out(world, moved, behaviour.critics, base))
+        expected = quick_jit(lanes)(moved)
+        for name, found in expected.items():
+            middle, up, down = found[0], *np.split(np.asarray(found[1:]), 2)
+            assert float(values[name]) == pytest.approx(float(middle), rel=1e-10), name
+            slopes = along(jacobian[name][0], directions)
+            np.testing.assert_allclose(slopes, (up - down) / (2 * WIDTH), rtol=1e-6, atol=1e-9, err_msg=str(name))
+        for (grad, name), (trained, slow) in jacobian.items():
+            assert not touched(slow), (grad, name)
+            check_receivers(name, trained)
+
+
+def check_receivers(name: str, gradient: training.Behaviour) -> None:
+    """A policy's loss teaches that policy, all of it, and a critic's loss that critic; nothing else gets anything."""
+    parts = {"task policy": gradient.actors.task, "backup policy": gradient.actors.backup}
+    for index, critic in enumerate(CRITICS):
+        parts[f"critic {critic}"] = jax.tree.map(lambda leaf, index=index: leaf[index], gradient.critics)
+    owner = "task policy" if name in METHODS else name
+    for part, leaves in parts.items():
+        if part == owner:
+            assert all(leaf.any() for leaf in jax.tree.leaves(leaves)), (name, part)
+        else:
+            assert not touched(leaves), (name, part)

@@ -25,15 +25,15 @@ def test_the_threshold_flags_just_the_share_that_is_allowed():
 
 
 def test_windows_in_which_the_atom_holds_or_an_episode_begins_do_not_count():
-    windows = np.full((600, 3), 0.2)
+    windows = np.full((600, 3), 0.6)
     windows[:300] = 0.99
     truth = np.zeros((600, 3), bool)
     truth[:150, 1] = True
     whole = jnp.arange(600) >= 150
     whole = whole & ~((jnp.arange(600) >= 150) & (jnp.arange(600) < 300)) | (jnp.arange(600) < 150)
     threshold = calibrate(probs(windows, truth=truth), whole, 0.0, jnp.array([0.5]))
-    assert float(threshold[0]) == pytest.approx(0.2, abs=1e-6)
-    assert float(threshold[0]) > 0.2 - 1e-9
+    assert float(threshold[0]) == pytest.approx(0.6, abs=1e-6)
+    assert float(threshold[0]) > 0.6 - 1e-7
 
 
 @pytest.mark.parametrize(("level", "expected"), [(0.001, LOWEST), (0.999, HIGHEST)])

@@ -134,9 +134,9 @@ def _behaviour_loss(
     key: Key[Array, ""],
 ) -> tuple[Float[Array, ""], Any]:
     agent = config.agent
-    # REINFORCE has no use for gradients through the dream; frozen policies keep them from being computed at all.
-    policies = jax.tree.map(sg, behaviour.actors) if agent.actor_grad == "reinforce" else behaviour.actors
-    dream = imagine(model, policies, start, agent.imagination, key)
+    dream = imagine(model, behaviour.actors, start, agent.imagination, key)
+    if agent.actor_grad == "reinforce":
+        dream = jax.tree.map(sg, dream)
     task = jax.tree.map(lambda leaf: leaf[:, 0], dream)
     backup = jax.tree.map(lambda leaf: leaf[:, 1], dream)
     frozen = jax.tree.map(sg, behaviour.critics)

@@ -34,7 +34,8 @@ def flatten(tree: Any) -> Arrays:
 def restore(like: Any, arrays: Arrays) -> Any:
     """The tree whose arrays `flatten` gave, with the structure and other leaves of `like`.
 
-    JAX arrays go to the default device, NumPy arrays stay NumPy. Names, shapes and dtypes must be those of `like`.
+    JAX arrays, or only their shapes as `jax.eval_shape` gives them, go to the default device, NumPy arrays stay NumPy. Names,
+    shapes and dtypes must be those of `like`.
     """
     import jax
     import jax.numpy as jnp
@@ -96,7 +97,7 @@ def _named(tree: Any) -> dict[str, Any]:
 def _is_array(leaf: Any) -> bool:
     import jax
 
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic)
 
 
 def _is_key(leaf: Any) -> bool:

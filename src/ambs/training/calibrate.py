@@ -18,7 +18,9 @@ from ambs.world_model.rssm import Latent
 
 CONTEXT = 5
 """Steps that are filtered before the window proper begins."""
-LOWEST, HIGHEST = 0.05, 0.95
+LOWEST, HIGHEST = 0.5, 0.95
+"""A label that is less likely than not is never flagged: lower thresholds were tried, and made the shield override most of
+what a policy does where hazards are merely possible (docs/experiments.md)."""
 ENOUGH = 200
 """Safe windows below which thresholds stay at .5."""
 

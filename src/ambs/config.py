@@ -94,6 +94,8 @@ class AgentConfig:
     lam: float = 0.95
     """λ of the returns."""
     entropy: float = 3e-4
+    critic_mean: Literal["value", "symlog"] = "value"
+    """What a critic's bins average: the return itself, or its symlog, by which random returns are read too low."""
     ema_decay: float = 0.98
     """Of the critics' slow copies."""
     ema_regulariser: float = 1.0

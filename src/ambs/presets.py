@@ -96,7 +96,14 @@ def with_paper_semantics(config: Config) -> Config:
         config,
         semantics="paper",
         model=replace(config.model, cost_head="two_hot"),
-        agent=replace(config.agent, actor_grad="dynamics", plpg_stop_gradient=False, lag_rule="max", lag_sigma=1e-6),
+        agent=replace(
+            config.agent,
+            actor_grad="dynamics",
+            critic_mean="symlog",
+            plpg_stop_gradient=False,
+            lag_rule="max",
+            lag_sigma=1e-6,
+        ),
         shield=replace(paper_semantics(), rolled=-(-config.shield.horizon // 2), **keep),
         training=replace(config.training, time_limit="termination", batch=max(1, batch // length), length=length),
     )

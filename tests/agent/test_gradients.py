@@ -19,7 +19,7 @@ from ambs.agent.penalties import Multiplier
 from ambs.agent.returns import Normaliser
 from ambs.config import AgentConfig, Config, ModelConfig
 from ambs.nn import distributions
-from ambs.nn.distributions import two_hot
+from ambs.nn.distributions import value_two_hot
 from ambs.shield import ShieldConfig
 from ambs.world_model import rssm
 from ambs.world_model.model import WorldModel
@@ -201,7 +201,7 @@ def critic_loss(critics: Critics, index: int, base: Any) -> Any:
 
     def one(feature: Any, target: Any, anchor: Any) -> Any:
         log_probs = jax.nn.log_softmax(critics.logits(feature)[index])
-        return -((two_hot(target, TINY.bins) + REGULARISER * two_hot(anchor, TINY.bins)) * log_probs).sum()
+        return -((value_two_hot(target, TINY.bins) + REGULARISER * value_two_hot(anchor, TINY.bins)) * log_probs).sum()
 
     anchors = base["anchors"][:, which, :, index]
     losses = jax.vmap(jax.vmap(one))(base["features"][:, which], base["returns"][CRITICS[index]], anchors)

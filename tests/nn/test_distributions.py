@@ -21,6 +21,9 @@ from ambs.nn.distributions import (
     two_hot_loss,
     two_hot_mean,
     unimix_log_probs,
+    value_loss,
+    value_mean,
+    value_two_hot,
 )
 
 
@@ -120,3 +123,22 @@ def test_categorical_by_hand():
     assert policy.log_prob(jnp.array([0.0, 1.0])) == pytest.approx(math.log(mixed[1]), rel=1e-5)
     assert policy.entropy() == pytest.approx(-(mixed * np.log(mixed)).sum(), rel=1e-5)
     assert policy.mode().tolist() == [0, 1]
+
+
+def test_value_two_hot_by_hand():
+    """Bins at symexp(−2 … 2) = ±(e² − 1), ±(e − 1), 0: halfway between 0 and e − 1 is half on each."""
+    np.testing.assert_allclose(value_two_hot(jnp.array((math.e - 1) / 2), 5, 2.0), [0, 0, 0.5, 0.5, 0], atol=1e-6)
+    np.testing.assert_allclose(value_two_hot(jnp.array(-100.0), 5, 2.0), np.eye(5)[0], atol=1e-6)
+    np.testing.assert_allclose(value_two_hot(jnp.array(100.0), 5, 2.0), np.eye(5)[4], atol=1e-6)
+
+
+def test_value_mean_is_that_of_the_targets():
+    """Half 0 and half 10 is 5; the mean of symlog would say √11 − 1 = 2.3."""
+    coin = (value_two_hot(jnp.array(0.0), 255) + value_two_hot(jnp.array(10.0), 255)) / 2
+    assert value_mean(jnp.log(coin + 1e-30)) == pytest.approx(5.0, rel=1e-4)
+    by_symlog = (two_hot(jnp.array(0.0), 255) + two_hot(jnp.array(10.0), 255)) / 2
+    assert two_hot_mean(jnp.log(by_symlog + 1e-30)) == pytest.approx(math.sqrt(11) - 1, rel=1e-3)
+    assert float(value_mean(jnp.zeros(255))) == 0.0
+    logits = jnp.arange(5.0)
+    expected = math.log(sum(math.exp(i) for i in range(5))) - 2.5
+    assert value_loss(logits, jnp.array((math.e - 1) / 2), 2.0) == pytest.approx(expected, rel=1e-5)

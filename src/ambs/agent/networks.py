@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ambs.config import Size
-from ambs.nn.distributions import BoundedNormal, OneHotCategorical, two_hot_loss, two_hot_mean
+from ambs.nn.distributions import BoundedNormal, OneHotCategorical, two_hot_loss, two_hot_mean, value_loss, value_mean
 from ambs.nn.layers import MLP
 from ambs.world_model.rssm import Latent
 
@@ -42,13 +42,14 @@ class Critics(eqx.Module):
 
     mlp: MLP
     bin_limit: float = eqx.field(static=True)
+    mean: Literal["value", "symlog"] = eqx.field(static=True)
 
-    def __init__(self, features: int, size: Size, *, key: Key[Array, ""]):
+    def __init__(self, features: int, size: Size, *, key: Key[Array, ""], mean: Literal["value", "symlog"] = "value"):
         def make(key: Key[Array, ""]) -> MLP:
             return MLP(features, size.bins, layers=size.layers, units=size.hidden, key=key, out_scale=0.0)
 
         self.mlp = eqx.filter_vmap(make)(jax.random.split(key, len(CRITICS)))
-        self.bin_limit = size.bin_limit
+        self.bin_limit, self.mean = size.bin_limit, mean
 
     def only(self, *names: str) -> "Critics":
         """A stack of just these critics."""
@@ -61,12 +62,13 @@ class Critics(eqx.Module):
 
     def values(self, features: Float[Array, "features"]) -> Float[Array, "critics"]:
         """Values of every critic in the stack."""
-        return jax.vmap(lambda logits: two_hot_mean(logits, self.bin_limit))(self.logits(features))
+        mean = value_mean if self.mean == "value" else two_hot_mean
+        return jax.vmap(lambda logits: mean(logits, self.bin_limit))(self.logits(features))
 
     def losses(self, features: Float[Array, "features"], targets: Float[Array, "critics"]) -> Float[Array, "critics"]:
         """Two-hot cross-entropy of every critic in the stack."""
-        one = jax.vmap(lambda logits, target: two_hot_loss(logits, target, self.bin_limit))
-        return one(self.logits(features), targets)
+        loss = value_loss if self.mean == "value" else two_hot_loss
+        return jax.vmap(lambda logits, target: loss(logits, target, self.bin_limit))(self.logits(features), targets)
 
 
 def safety_value(values: Float[Array, "*axes 2"], mode: Literal["max", "min"], cost: float) -> Float[Array, "*axes"]:

@@ -61,7 +61,7 @@ def init(spec: Spec, config: Config, *, discrete: bool, key: Key[Array, ""]) -> 
     keys = jax.random.split(key, 4)
     model = WorldModel(spec, config.model, key=keys[0])
     actors = Actors(*(Actor(features, spec.actions, size, discrete=discrete, key=k) for k in keys[1:3]))
-    critics = Critics(features, size, key=keys[3])
+    critics = Critics(features, size, key=keys[3], mean=config.agent.critic_mean)
     behaviour = Behaviour(actors, critics)
     model_tx, behaviour_tx = optimisers(config)
     start = Normaliser.initial()
@@ -90,7 +90,7 @@ def update(
         losses, latent = world_model_loss(cast(model, dtype), batch, start, model_key)
         return losses.total, (losses, latent)
 
-    model_tx, behaviour_tx = optimisers(config)
+    model_tx, _ = optimisers(config)
     (_, (losses, latent)), model_grads = eqx.filter_value_and_grad(model_loss, has_aux=True)(state.model)
     changes, model_opt = model_tx.update(model_grads, state.model_opt)
     model = eqx.apply_updates(state.model, changes)
@@ -100,27 +100,50 @@ def update(
     if config.agent.imagine_from is not None and config.agent.imagine_from < goes_on.shape[0]:
         chosen = jax.random.permutation(start_key, goes_on.shape[0])[: config.agent.imagine_from]
         flat, goes_on = jax.tree.map(lambda leaf: leaf[chosen], (flat, goes_on))
-    world = cast(model, dtype)
-
-    def behaviour_loss(behaviour: Behaviour) -> tuple[Array, Any]:
-        return _behaviour_loss(
-            cast(behaviour, dtype), cast(state.slow, dtype), world, flat, goes_on, state, config, dream_key
-        )
-
-    (_, (normalisers, multiplier, metrics)), grads = eqx.filter_value_and_grad(behaviour_loss, has_aux=True)(
-        state.behaviour
+    learned, metrics = improve(
+        state._replace(model=model, model_opt=model_opt), flat, goes_on, dream_key, config=config, dtype=dtype
     )
-    behaviour, behaviour_opt = _behaviour_step(behaviour_tx, state.behaviour, grads, state.behaviour_opt)
-    decay = config.agent.ema_decay
-    slow = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, state.slow, behaviour.critics)
     metrics |= {f"model/{name}": value for name, value in losses.terms.items()}
     metrics |= {
         "model/total": losses.total,
         "model/kl": losses.kl,
         "model/grad_norm": optax.tree.norm(model_grads),
-        "behaviour/grad_norm": optax.tree.norm(_arrays(grads)),
     }
-    return Learned(model, behaviour, slow, model_opt, behaviour_opt, normalisers, multiplier), metrics
+    return learned, metrics
+
+
+def improve(
+    state: Learned,
+    start: Latent,
+    goes_on: Float[Array, "traces"],
+    key: Key[Array, ""],
+    *,
+    config: Config,
+    dtype: Any = jnp.float32,
+) -> tuple[Learned, dict[str, Float[Array, ""]]]:
+    """One step of policies and critics on traces imagined from these latents `[traces]`; the model stays as it is.
+
+    `goes_on`: whether the episode goes on after a start (a trace from its end teaches nothing).
+    """
+    world = cast(state.model, dtype)
+
+    def behaviour_loss(behaviour: Behaviour) -> tuple[Array, Any]:
+        return _behaviour_loss(
+            cast(behaviour, dtype), cast(state.slow, dtype), world, start, goes_on, state, config, key
+        )
+
+    (_, (normalisers, multiplier, metrics)), grads = eqx.filter_value_and_grad(behaviour_loss, has_aux=True)(
+        state.behaviour
+    )
+    _, behaviour_tx = optimisers(config)
+    behaviour, behaviour_opt = _behaviour_step(behaviour_tx, state.behaviour, grads, state.behaviour_opt)
+    decay = config.agent.ema_decay
+    slow = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, state.slow, behaviour.critics)
+    metrics["behaviour/grad_norm"] = optax.tree.norm(_arrays(grads))
+    learned = state._replace(
+        behaviour=behaviour, slow=slow, behaviour_opt=behaviour_opt, normalisers=normalisers, multiplier=multiplier
+    )
+    return learned, metrics
 
 
 def _behaviour_loss(

@@ -42,20 +42,45 @@ def two_hot(x: Float[Array, ""], count: int, limit: float = LIMIT) -> Float[Arra
 
 
 def two_hot_mean(logits: Float[Array, "bins"], limit: float = LIMIT) -> Float[Array, ""]:
-    """symexp of the mean bin; summed from both ends inwards, so that symmetric logits give exactly 0."""
-    weights = jax.nn.softmax(at_least_float32(logits))
-    support = bins(logits.shape[-1], limit)
-    half = support.shape[0] // 2
-    middle = support.shape[0] - 2 * half
-    terms = weights * support
-    paired = terms[:half] + terms[half + middle :][::-1]
-    return symexp(paired.sum() + (terms[half] if middle else 0.0))
+    """symexp of the mean bin; symmetric logits give exactly 0."""
+    return symexp(_mean_of(logits, bins(logits.shape[-1], limit)))
 
 
 def two_hot_loss(logits: Float[Array, "bins"], target: Float[Array, ""], limit: float = LIMIT) -> Float[Array, ""]:
     """Cross-entropy of the two-hot target."""
     weights = jax.lax.stop_gradient(two_hot(target, logits.shape[-1], limit))
     return -(weights * jax.nn.log_softmax(at_least_float32(logits))).sum()
+
+
+def value_two_hot(x: Float[Array, ""], count: int, limit: float = LIMIT) -> Float[Array, "bins"]:
+    """Weights on the two bins next to x whose mean is x itself: bins at symexp(`bins`), beyond the ends all on the last.
+
+    `two_hot` keeps the mean of symlog(x), which lies below the mean of x where x is random: half 0 and half 10 would read as 2.3.
+    """
+    support = symexp(bins(count, limit))
+    share = jnp.clip((x - support[:-1]) / (support[1:] - support[:-1]), 0, 1)
+    return jnp.concatenate([jnp.ones(1), share]) - jnp.concatenate([share, jnp.zeros(1)])
+
+
+def value_mean(logits: Float[Array, "bins"], limit: float = LIMIT) -> Float[Array, ""]:
+    """The mean that `value_loss` teaches: that of the targets themselves."""
+    return _mean_of(logits, symexp(bins(logits.shape[-1], limit)))
+
+
+def value_loss(logits: Float[Array, "bins"], target: Float[Array, ""], limit: float = LIMIT) -> Float[Array, ""]:
+    """Cross-entropy of the target as `value_two_hot`."""
+    weights = jax.lax.stop_gradient(value_two_hot(target, logits.shape[-1], limit))
+    return -(weights * jax.nn.log_softmax(at_least_float32(logits))).sum()
+
+
+def _mean_of(logits: Float[Array, "bins"], support: Float[Array, "bins"]) -> Float[Array, ""]:
+    """Mean over a support symmetric about 0: what bins and their mirror images differ by, so that equal ones cancel exactly.
+
+    The outermost bins may lie at ±5e8: had each its own product, rounding alone could move the mean by one.
+    """
+    weights = jax.nn.softmax(at_least_float32(logits))
+    half = support.shape[0] // 2
+    return ((weights[-half:] - weights[:half][::-1]) * support[-half:]).sum()
 
 
 def bernoulli_loss(

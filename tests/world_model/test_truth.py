@@ -1,11 +1,13 @@
 """Truth on `grid`: a world model learned from random play, and the shield's estimates under it against exact values."""
 
+import functools
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
 from ambs.config import ModelConfig
 from ambs.envs.grid import ATOMS, Grid, GridEnv
@@ -52,29 +54,34 @@ def play(steps: int, seed: int, flip_labels: bool = False) -> tuple[Sequence, np
     return sequence, cells
 
 
-def train(data: Sequence, updates: int) -> WorldModel:
-    model = WorldModel(SPEC, CONFIG, key=jax.random.key(0))
+@functools.lru_cache
+def trainer(spec: Spec, config: ModelConfig) -> Any:
+    """(data, updates) -> WorldModel, on random windows of one long sequence; compiled once however often it is called."""
+    model = WorldModel(spec, config, key=jax.random.key(0))
     parameters, static = eqx.partition(model, eqx.is_inexact_array)
-    tx = optax.chain(optax.clip_by_global_norm(CONFIG.clip), optax.adam(CONFIG.learning_rate, eps=CONFIG.adam_eps))
+    tx = optax.chain(optax.clip_by_global_norm(config.clip), optax.adam(config.learning_rate, eps=config.adam_eps))
 
     def loss(parameters, batch, key):
         model = eqx.combine(parameters, static)
         start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (BATCH, *leaf.shape)), model.rssm.initial())
         return world_model_loss(model, batch, start, key)[0].total
 
-    def update(carry, step):
-        parameters, opt = carry
-        key = at(stream(1, "train"), step)
-        first = jax.random.randint(stream(key, "place"), (BATCH,), 0, data.reward.shape[0] - LENGTH)
-        window = first[:, None] + jnp.arange(LENGTH)[None]
-        batch = jax.tree.map(lambda leaf: leaf[window], data)
-        batch = batch._replace(is_first=batch.is_first.at[:, 0].set(True))
-        grads = jax.grad(loss)(parameters, batch, stream(key, "model"))
-        changes, opt = tx.update(grads, opt)
-        return (optax.apply_updates(parameters, changes), opt), None
+    @jax.jit
+    def run(data, updates):
+        def update(step, carry):
+            parameters, opt = carry
+            key = at(stream(1, "train"), step)
+            first = jax.random.randint(stream(key, "place"), (BATCH,), 0, data.reward.shape[0] - LENGTH)
+            window = first[:, None] + jnp.arange(LENGTH)[None]
+            batch = jax.tree.map(lambda leaf: leaf[window], data)
+            batch = batch._replace(is_first=batch.is_first.at[:, 0].set(True))
+            grads = jax.grad(loss)(parameters, batch, stream(key, "model"))
+            changes, opt = tx.update(grads, opt)
+            return optax.apply_updates(parameters, changes), opt
 
-    run = jax.jit(lambda carry: jax.lax.scan(update, carry, jnp.arange(updates))[0])
-    return eqx.combine(run((parameters, tx.init(parameters)))[0], static)
+        return jax.lax.fori_loop(0, updates, update, (parameters, tx.init(parameters)))[0]
+
+    return lambda data, updates: eqx.combine(run(data, updates), static)
 
 
 def mean_error(model: WorldModel) -> float:
@@ -87,29 +94,30 @@ def mean_error(model: WorldModel) -> float:
     chosen, actions = rng.choice(usable, STATES, replace=False), rng.integers(0, 5, STATES)
     later = GRID.chain(np.tile(ODDS, (25, 1))).check(parse_property(f"P=? [ G<={HORIZON - 1} !hazard ]"))
     truth = np.array([GRID.kernel[cell, action] @ later for cell, action in zip(cells[chosen], actions, strict=True)])
-    config = ShieldConfig(rule="fixed", horizon=HORIZON, traces=1024)
+    states = jax.tree.map(lambda leaf: leaf[chosen], observed.latent)
+    assert truth.std() > 0.1
+    return float(np.abs(np.asarray(estimates(model, states, jax.nn.one_hot(actions, 5))) - truth).mean())
+
+
+@eqx.filter_jit
+def estimates(model: WorldModel, states: Any, actions: Any) -> Any:
+    """The shield's μ̃ in each state, first action given."""
     parts = Parts(
         rollout(model.dynamics(), HORIZON),
         lambda key, _latent: jax.nn.one_hot(jax.random.categorical(key, jnp.log(jnp.asarray(ODDS))), 5),
         lambda _key, _latent: jnp.eye(5)[4],
         PSI,
         ATOMS,
-        config,
+        ShieldConfig(rule="fixed", horizon=HORIZON, traces=1024),
     )
-    states = jax.tree.map(lambda leaf: leaf[chosen], observed.latent)
-    labels = jnp.zeros((STATES, 2), bool)
-    decide = jax.jit(lambda key: shield(key, states, jax.nn.one_hot(actions, 5), parts, labels).p_safe)
-    assert truth.std() > 0.1
-    return float(np.abs(np.asarray(decide(stream(3, "shield"))) - truth).mean())
+    return shield(stream(3, "shield"), states, actions, parts, jnp.zeros((STATES, 2), bool)).p_safe
 
 
 def test_learned_model_tells_the_true_safety_probability():
+    """One that was not trained, or on wrong labels, does not."""
+    train = trainer(SPEC, CONFIG)
     data, _ = play(30_000, seed=0)
+    wrong, _ = play(30_000, seed=0, flip_labels=True)
     assert mean_error(train(data, UPDATES)) <= 0.03
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("updates", "flip"), [(1, False), (600, True)])
-def test_a_frozen_or_mislabelled_model_does_not(updates, flip):
-    data, _ = play(4_000, seed=0, flip_labels=flip)
-    assert mean_error(train(data, updates)) > 0.1
+    assert mean_error(train(data, 0)) > 0.1
+    assert mean_error(train(wrong, 500)) > 0.1

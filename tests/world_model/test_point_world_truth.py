@@ -1,0 +1,104 @@
+"""Truth on `point_world`: how far ahead a learned model sees, and whether it knows a hazard."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ambs.config import ModelConfig
+from ambs.envs.point_world import ATOMS, PointWorldEnv
+from ambs.nn.distributions import symexp
+from ambs.spec import parse_formula
+from ambs.streams import at, stream
+from ambs.world_model.loss import Sequence
+from ambs.world_model.model import Spec, WorldModel
+from ambs.world_model.vision import ObservationSpec
+
+from .test_truth import trainer
+
+CONFIG = ModelConfig(size="xxs", learning_rate=2e-3, vector_scale=50.0)
+SPEC = Spec(ObservationSpec(vector=12), 2, ATOMS, parse_formula("!hazard", ATOMS))
+UPDATES, CONTEXT, AHEAD = 1500, 10, (1, 5, 15, 30)
+GOAL = slice(2, 4)
+"""Goal − position (m): where the robot is, as far as the observation tells."""
+
+
+def play(steps: int, seed: int) -> Sequence:
+    """Drives in random directions, each held for ten steps or so, and back inside from beyond the walls."""
+    env, rng = PointWorldEnv(), np.random.default_rng(seed)
+    seen, info = env.reset(seed=seed)
+    rows = [(seen, np.zeros(2), 0.0, info["labels"], True)]
+    action = rng.uniform(-1, 1, 2)
+    while len(rows) < steps:
+        if rng.uniform() < 0.1:
+            action = np.clip(rng.uniform(-2, 2, 2), -1, 1)
+        place = env.state.robot[:2]
+        action = np.where(np.abs(place) > 1.2, -np.sign(place), action)
+        seen, reward, _, truncated, info = env.step(action)
+        rows.append((seen, action, reward, info["labels"], False))
+        if truncated:
+            seen, info = env.reset()
+            rows.append((seen, np.zeros(2), 0.0, info["labels"], True))
+    seen, actions, rewards, labels, first = (np.array(column) for column in zip(*rows, strict=True))
+    floats = (jnp.asarray(part, jnp.float32) for part in (actions, rewards))
+    ones = jnp.ones(len(rows))
+    return Sequence({"vector": jnp.asarray(seen)}, *floats, jnp.asarray(labels)[:, None], ones, jnp.asarray(first))
+
+
+def figures(model: WorldModel, data: Sequence) -> dict[str, float]:
+    """Mean error (m) so many steps ahead with the true actions; precision and recall of hazards as they are met."""
+
+    @jax.jit
+    def predict(window: Sequence, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        embeddings = jax.vmap(model.encoder)(window.observation)
+        start = model.rssm.initial()
+        seen = model.rssm.filter(start, window.action, embeddings, window.is_first, stream(key, "filter")).latent
+        latent = jax.tree.map(lambda leaf: leaf[CONTEXT - 1], seen)
+
+        def advance(latent, item):
+            action, step = item
+            after = model.rssm.imagine(latent, action, at(stream(key, "imagine"), step))
+            return after, symexp(model.decoder(after.features)["vector"])[GOAL]
+
+        _, dreamt = jax.lax.scan(advance, latent, (window.action[CONTEXT:], jnp.arange(AHEAD[-1])))
+        return dreamt, jax.vmap(model.label_probs)(seen)[:, 0, 0]
+
+    length = CONTEXT + AHEAD[-1]
+    errors, flagged, true = [], [], []
+    for index, first in enumerate(range(0, data.reward.shape[0] - length, length)):
+        window = jax.tree.map(lambda leaf, first=first: leaf[first : first + length], data)
+        goal = np.asarray(window.observation["vector"][:, GOAL])
+        dreamt, probs = predict(window, at(stream(4, "windows"), index))
+        flagged.append(np.asarray(probs[CONTEXT:]) >= 0.5)
+        true.append(np.asarray(window.labels[CONTEXT:, 0, 0]))
+        # A goal that is reached, or a new episode, moves the goal; nobody can foresee where to.
+        if np.abs(np.diff(goal, axis=0)).max() < 0.2:
+            errors.append(np.linalg.norm(np.asarray(dreamt) - goal[CONTEXT:], axis=-1))
+    flagged, true = np.concatenate(flagged), np.concatenate(true)
+    assert len(errors) > 50
+    assert true.sum() > 50
+    found = {f"error after {steps}": float(np.mean(errors, axis=0)[steps - 1]) for steps in AHEAD}
+    both = (flagged & true).sum()
+    return found | {"precision": both / max(flagged.sum(), 1), "recall": both / true.sum()}
+
+
+def within_bounds(found: dict[str, float]) -> dict[str, bool]:
+    bounds = {"error after 1": 0.4, "error after 5": 0.5, "error after 15": 0.75, "error after 30": 1.0}
+    good = {name: found[name] <= bound for name, bound in bounds.items()}
+    return good | {"precision": found["precision"] >= 0.6, "recall": found["recall"] >= 0.2}
+
+
+def test_a_learned_model_sees_ahead_and_knows_hazards(record_property):
+    """Bounds: .4, .5, .75 and 1 m after 1, 5, 15 and 30 steps (a robot at full speed goes 1.5 m in 30), precision .6 and
+    recall .2 of hazards, which hold in 8 % of the steps.
+
+    Measured: .32, .42, .61 and .78 m, .74 and .32; twice the updates .24, .33, .53 and .71 m, .76 and .41. A model that was not
+    trained is off by 2 m, and one in fourteen of its hazards is one.
+    """
+    train = trainer(SPEC, CONFIG)
+    data, unseen = play(20_000, 0), play(6_000, 1)
+    found = figures(train(data, UPDATES), unseen)
+    for name, value in found.items():
+        record_property(name, value)
+    assert all(within_bounds(found).values()), found
+    untrained = within_bounds(figures(train(data, 0), unseen))
+    assert not any(good for name, good in untrained.items() if name != "recall")

@@ -78,7 +78,7 @@ def figures(model: WorldModel, data: Sequence) -> dict[str, float]:
     assert true.sum() > 50
     found = {f"error after {steps}": float(np.mean(errors, axis=0)[steps - 1]) for steps in AHEAD}
     both = (flagged & true).sum()
-    return found | {"precision": both / max(flagged.sum(), 1), "recall": both / true.sum()}
+    return found | {"precision": float(both / max(flagged.sum(), 1)), "recall": float(both / true.sum())}
 
 
 def within_bounds(found: dict[str, float]) -> dict[str, bool]:

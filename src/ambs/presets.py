@@ -25,7 +25,7 @@ def quickstart() -> Config:
         obs="vector",
         method="penl",
         model=ModelConfig(size="xxs", learning_rate=2e-3, vector_scale=50.0),
-        agent=AgentConfig(learning_rate=3e-4, imagination=8, imagine_from=64, discount=0.95),
+        agent=AgentConfig(alpha=0.3, learning_rate=3e-4, imagination=8, imagine_from=64, discount=0.95),
         shield=ShieldConfig(horizon=6, chunk=50, traces=200, discount=0.95, cost=1.0),
         training=TrainingConfig(
             frames=60_000,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ambs.agent.update import init
-from ambs.config import AgentConfig, Config, ModelConfig
+from ambs.config import SIZES, AgentConfig, Config, ModelConfig
 from ambs.errors import UserError
 from ambs.spec import Atoms, parse_formula
 from ambs.training.arrays import flatten, from_bytes, restore, to_bytes
@@ -61,7 +61,7 @@ def test_agent_round_trip(tmp_path):
     arrays = flatten(state)
     assert len(arrays) == 182
     assert arrays["model_opt/1/0/count"].shape == ()
-    assert arrays["model/encoder/mlp/hidden/0/linear/weight"].shape == (4, 96)
+    assert arrays["model/encoder/mlp/hidden/0/linear/weight"].shape == (4, SIZES["xxs"].vector_units)
     save(tmp_path, 7, {"learned": arrays}, {})
     same(restore(like, load(tmp_path).groups["learned"]), state)
 

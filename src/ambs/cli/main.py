@@ -17,7 +17,7 @@ from ambs.cli.evaluate import Evaluate
 from ambs.cli.guarantee import Guarantee
 from ambs.cli.play import Play
 from ambs.cli.quickstart import Quickstart
-from ambs.cli.train import Resume, Train, parse_train
+from ambs.cli.train import WHAT, Resume, parse_train
 from ambs.cli.verify import Verify
 from ambs.errors import UserError
 
@@ -37,7 +37,7 @@ Verb = (
     | Annotated[Play, tyro.conf.subcommand("play")]
     | Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
-    | Annotated[_Train, tyro.conf.subcommand("train", description=Train.__doc__)]
+    | Annotated[_Train, tyro.conf.subcommand("train", description=WHAT)]
     | Annotated[Verify, tyro.conf.subcommand("verify")]
 )
 

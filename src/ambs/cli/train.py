@@ -6,50 +6,21 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from ambs.config import Config
 from ambs.errors import UserError
 
 if TYPE_CHECKING:
+    from ambs.cli.settings import Train
     from ambs.training.session import Session
 
+WHAT = "Train an agent: world model, task policy, backup policy and shield, from scratch."
 STOPPED = 75
 """Exit code of a run that was asked to stop and can be resumed (EX_TEMPFAIL)."""
-
-
-@dataclass(frozen=True)
-class Train:
-    """Train an agent: world model, task policy, backup policy and shield, from scratch.
-
-    Settings come from the preset, then --semantics, --method, --spec and --shield, then --config, then single settings
-    such as --gamma or --agent.lam. Writes a run folder; Ctrl-C writes a checkpoint and says how to go on.
-    """
-
-    preset: Literal["quickstart", "default", "paper-scale"] = "default"
-    """quickstart: point_world, minutes on two cores. default: the paper's tasks on one GPU. paper-scale: its sizes."""
-    spec: str | None = None
-    """Safety property such as "P>=0.9 [ G<=30 !hazard ]": Δ, horizon and Ψ at once."""
-    shield: Literal["on", "off"] | None = None
-    """Switch the shield, whatever the method; None: as the method has it."""
-    config: Path | None = None
-    """JSON file of settings, nested like config.json of a run folder; or such a config.json itself."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where to compute."""
-    out: Path = Path("runs")
-    """Folder in which the run folder is made."""
-    settings: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
-
-    def run(self) -> int:
-        """Train, with a display."""
-        prepare_device(self.device, self.settings.model.size)
-        from ambs.training.session import start
-
-        return _watch(lambda **hooks: start(self.settings, self.out, command=["ambs", *sys.argv[1:]], **hooks))
 
 
 @dataclass(frozen=True)
@@ -75,11 +46,13 @@ class Resume:
                 print(f"ambs: {sentence}; going on from the one before", file=sys.stderr)
             return session
 
-        return _watch(again)
+        return watch(again)
 
 
 def parse_train(args: list[str]) -> Train:
     """The `train` verb's settings; flags that change the defaults of others are read first."""
+    from ambs.cli.settings import Train
+    from ambs.config import Config
     from ambs.presets import PRESETS, resolve
 
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -140,7 +113,7 @@ def prepare_device(device: str, size: str) -> None:
             raise UserError("there is no GPU that JAX can use here; install `ambs[cuda]` or use --device cpu") from None
 
 
-def _watch(begin: Any) -> int:
+def watch(begin: Any) -> int:
     """Run a session under a display; 0 finished, 75 stopped and resumable."""
     from ambs.cli.display import Display
     from ambs.training.loop import Diverged

@@ -1,0 +1,43 @@
+"""The settings of `ambs train`; apart from the verb, because with them comes all of JAX."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from ambs.cli.train import prepare_device, watch
+from ambs.config import Config
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an agent: world model, task policy, backup policy and shield, from scratch.
+
+    Settings come from the preset, then --semantics, --method, --spec and --shield, then --config, then single settings
+    such as --gamma or --agent.lam. Writes a run folder; Ctrl-C writes a checkpoint and says how to go on.
+    """
+
+    preset: Literal["quickstart", "default", "paper-scale"] = "default"
+    """quickstart: point_world, minutes on two cores. default: the paper's tasks on one GPU. paper-scale: its sizes."""
+    spec: str | None = None
+    """Safety property such as "P>=0.9 [ G<=30 !hazard ]": Δ, horizon and Ψ at once."""
+    shield: Literal["on", "off"] | None = None
+    """Switch the shield, whatever the method; None: as the method has it."""
+    config: Path | None = None
+    """JSON file of settings, nested like config.json of a run folder; or such a config.json itself."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where to compute."""
+    out: Path = Path("runs")
+    """Folder in which the run folder is made."""
+    settings: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
+
+    def run(self) -> int:
+        """Train, with a display."""
+        prepare_device(self.device, self.settings.model.size)
+        from ambs.training.session import start
+
+        return watch(lambda **hooks: start(self.settings, self.out, command=["ambs", *sys.argv[1:]], **hooks))

@@ -7,12 +7,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jaxtyping import Array, Float
 
+from ambs.agent.networks import CRITICS
 from ambs.agent.update import Learned, improve, init
 from ambs.config import AgentConfig, Config, ModelConfig, Size
 from ambs.envs.grid import ATOMS, Grid
+from ambs.nn.distributions import UNIMIX
 from ambs.shield import ShieldConfig
 from ambs.spec import parse_formula
 from ambs.streams import at, stream
@@ -37,8 +38,11 @@ class Small(ModelConfig):
         return Size(deter=CELLS, hidden=32, layers=1, cnn_depth=1, latents=1, classes=1, bins=31)
 
 
+# Fast, yet with entropy enough that no cell settles on an action before its alternatives have been tried.
 CONFIG = Config(
-    Small(), AgentConfig(penalty="penl", learning_rate=1e-3, discount=DISCOUNT), ShieldConfig(discount=DISCOUNT)
+    Small(),
+    AgentConfig(penalty="penl", learning_rate=3e-3, entropy=2e-2, imagination=8, lam=0.8, discount=DISCOUNT),
+    ShieldConfig(discount=DISCOUNT),
 )
 SPEC = Spec(ObservationSpec(vector=CELLS), 5, ATOMS, parse_formula("!hazard", ATOMS), cost=COST)
 
@@ -127,7 +131,12 @@ def exact_cost(kernel: np.ndarray, policy: np.ndarray, terminal: bool) -> np.nda
 
 
 def violation(kernel: np.ndarray, policy: np.ndarray | None) -> float:
-    """Mean probability over safe cells of meeting a hazard within the horizon; without a policy the least possible."""
+    """Mean probability over safe cells of meeting a hazard within the horizon; without a policy the least possible.
+
+    The least, by value iteration, for policies that choose at random once in a hundred steps, as all actors here must.
+    """
+    if policy is None:
+        kernel = (1 - UNIMIX) * kernel + UNIMIX * kernel.mean(axis=1, keepdims=True)
     chance = HAZARD.astype(float)
     for _ in range(HORIZON):
         ahead = kernel @ chance
@@ -136,27 +145,46 @@ def violation(kernel: np.ndarray, policy: np.ndarray | None) -> float:
     return float(chance[SAFE].mean())
 
 
-def windy(kernel: np.ndarray, share: float) -> np.ndarray:
-    """Instead of what was chosen, with this probability a step in any direction: now staying is not safe."""
-    blown = (1 - share) * kernel + share * kernel[:, :4].mean(axis=1, keepdims=True)
-    return np.where(GOAL[:, None, None], kernel, blown)
+def restless(slip: float) -> np.ndarray:
+    """A world where nobody can stand still (staying is a move anywhere) and the floor is slippery: some harm is certain."""
+    kernel = Grid(slip=slip).kernel.copy()
+    kernel[:, 4] = kernel[:, :4].mean(axis=1)
+    return kernel
 
 
-@pytest.mark.parametrize(
-    ("wind", "updates"), [pytest.param(0.0, 1500, marks=pytest.mark.slow), (0.3, 2500)], ids=["still", "windy"]
-)
-def test_critics_and_backup_policy_come_near_the_exact_values(wind, updates):
-    """Mean errors of the critics within .05·C of the values of the very policies that were learned.
-
-    The backup policy minimises discounted cost, not the chance of a first violation; yet that chance comes within 10 points
-    of the least possible. Measured: still air .03 (least 0, a random policy .75), wind .30 (least .24, random .77).
-    """
-    kernel = windy(GRID.kernel, wind)
-    found = learner()(kernel, updates)
+def critic_errors(kernel: np.ndarray, found: Found) -> dict[str, float]:
+    """Mean distance of the cost critics from the exact values of the policies as they are now."""
     safety = exact_cost(kernel, found.task, terminal=True)
     backup = exact_cost(kernel, found.backup, terminal=False)
-    for twin in (3, 4):
-        assert np.abs(found.values[:, twin] - safety)[SAFE].mean() <= 0.05 * COST
-    assert np.abs(found.values[:, 2] - backup)[ON].mean() <= 0.05 * COST
-    least, random = violation(kernel, None), violation(kernel, np.full((CELLS, 5), 0.2))
-    assert violation(kernel, found.backup) <= least + 0.1 < random - 0.2
+    values = dict(zip(CRITICS, found.values.T, strict=True))
+    twins = {name: float(np.abs(values[name] - safety)[SAFE].mean()) for name in ("safety_a", "safety_b")}
+    return twins | {"backup": float(np.abs(values["backup"] - backup)[ON].mean())}
+
+
+def test_critics_and_backup_policy_find_the_exact_values(record_property):
+    """One test, so that its runs share one compilation.
+
+    Critics come within .05·C of the exact values of the policies that are there: safety critics of policies held as they start
+    out (the backup's values are then 17, not bounded by C, and 5 % is what it keeps), and all of those learned, on `grid` and
+    where nobody can stand still. There the backup policy's chance of harm within 10 steps is at most
+    1.1 times the least possible; on `grid`, where the least is next to nothing, a tenth of the way from it to a random policy's.
+    Critics and policies as they start out do neither.
+
+    Measured errors: held .1 (safety, of 5.3) and .5 (backup, of 17); learned .26 and .12 on `grid`, .22 and .17 where nobody can
+    stand still. Measured harm: on `grid` .030 (least .014, a random policy .75), there .168 (least .163, random .82).
+    """
+    learn, uniform = learner(), np.full((CELLS, 5), 0.2)
+    found = learn(GRID.kernel, 1500, policies_learn=False)
+    held, fresh = critic_errors(GRID.kernel, found), critic_errors(GRID.kernel, learn(GRID.kernel, 0))
+    record_property("held", held)
+    assert max(held["safety_a"], held["safety_b"]) <= 0.05 * COST
+    assert held["backup"] <= 0.05 * exact_cost(GRID.kernel, found.backup, terminal=False)[ON].mean()
+    assert min(fresh.values()) > 0.4 * COST
+    for name, kernel, updates in (("grid", GRID.kernel, 800), ("restless", restless(0.6), 1500)):
+        found = learn(kernel, updates)
+        errors, harm = critic_errors(kernel, found), violation(kernel, found.backup)
+        least, random = violation(kernel, None), violation(kernel, uniform)
+        record_property(name, {**errors, "harm": harm, "least": least, "random": random})
+        assert max(errors.values()) <= 0.05 * COST
+        assert harm <= (least + 0.1 * (random - least) if name == "grid" else 1.1 * least)
+        assert violation(kernel, learn(kernel, 0).backup) > 2 * max(least, 0.1)

@@ -10,14 +10,14 @@ import pytest
 
 from ambs.config import ModelConfig
 from ambs.errors import UserError
-from ambs.nn.distributions import categorical_kl
+from ambs.nn.distributions import categorical_kl, symexp, symlog
 from ambs.shield import Parts, ShieldConfig, rollout, shield
 from ambs.spec import Atoms, parse_formula
 from ambs.streams import stream
 from ambs.world_model.loss import Sequence, kl_terms, world_model_loss
 from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.rssm import Latent
-from ambs.world_model.vision import ObservationSpec, reconstruction_loss
+from ambs.world_model.vision import Encoder, ObservationSpec, reconstruction_loss
 from tests.tiny import TINY, fresh, quick_jit, tiny_sizes
 
 ATOMS = Atoms(("hazard", "collision"))
@@ -146,6 +146,15 @@ def test_loss_is_the_mean_of_its_terms_and_trains_everything(observation, cost_h
     # Behind zero-initialised outputs nothing can move yet; everything else must.
     allowed = ("reward", "cost")
     assert all(any(f".{name}" in jax.tree_util.keystr(path) for name in allowed) for path in silent), silent
+
+
+def test_the_encoder_tells_long_vectors_from_short_ones():
+    """LayerNorm after a map without bias gives x and 2x the same embedding; distances would be invisible."""
+    size = ModelConfig(size="xxs").widths
+    encoder = Encoder(ObservationSpec(vector=5), size, key=fresh())
+    vector = symexp(jnp.linspace(0.5, 1.0, 5))
+    near, far = (encoder({"vector": symexp(factor * symlog(vector))}) for factor in (1.0, 2.0))
+    assert float(jnp.abs(near - far).max()) > 0.1
 
 
 def test_reconstruction_by_hand():

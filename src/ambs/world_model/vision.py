@@ -45,7 +45,7 @@ class Encoder(eqx.Module):
         stages = zip(channels[:-1], channels[1:], keys[:4], strict=True) if spec.image else ()
         self.convs = tuple(Conv(a, b, key=k) for a, b, k in stages)
         self.mlp = (
-            MLP(spec.vector, None, layers=size.vector_layers, units=size.vector_units, key=keys[4])
+            MLP(spec.vector + 1, None, layers=size.vector_layers, units=size.vector_units, key=keys[4])
             if spec.vector
             else None
         )
@@ -60,7 +60,9 @@ class Encoder(eqx.Module):
                 image = conv(image)
             parts.append(image.reshape(-1))
         if self.mlp is not None:
-            parts.append(self.mlp(symlog(at_least_float32(observation["vector"]))))
+            vector = symlog(at_least_float32(observation["vector"]))
+            # Beside a constant: alone, the first LayerNorm would keep the vector's direction and drop its length.
+            parts.append(self.mlp(jnp.append(vector, 1.0)))
         return jnp.concatenate(parts)
 
 

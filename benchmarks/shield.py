@@ -33,11 +33,11 @@ def measure(options: argparse.Namespace) -> dict:
     import jax.numpy as jnp
     import numpy as np
 
-    from ambs.envs.point_world import PointWorld, PointWorldEnv, keep_clear, seek_goal
+    from ambs.envs.point_world import CROWDED, PointWorldEnv, keep_clear, seek_goal
     from ambs.shield import Parts, ShieldConfig, rollout, shield
     from ambs.streams import at, stream
 
-    world = PointWorld(hazards=6)
+    world = CROWDED
     env = PointWorldEnv(world)
     layouts = [world.sample(np.random.default_rng(seed)) for seed in range(options.envs)]
     state = jax.tree.map(lambda *parts: jnp.stack(parts), *layouts)

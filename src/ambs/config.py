@@ -54,8 +54,10 @@ class ModelConfig:
     """`labels`: one Bernoulli per atom and frame, Ψ evaluated on them. `two_hot`: the paper's symlog two-hot cost."""
     positive_weight: float = 1.0
     """How much more a label that holds counts in the loss; undone in the probabilities."""
+    standardise: bool = True
+    """Whether entries of a vector are brought to one scale, by what a short survey at random finds."""
     vector_scale: float = 1.0
-    """Weight of the vector's reconstruction; with the unit variance of 1, differences far below 1 are not worth encoding."""
+    """Weight of the vector's reconstruction; at 1, differences far below an entry's own spread are not worth encoding."""
     dyn_scale: float = 0.5
     rep_scale: float = 0.1
     free_nats: float = 1.0

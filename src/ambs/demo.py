@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ambs.envs.model import Step
-from ambs.envs.point_world import PointWorld, PointWorldEnv, State, keep_clear, seek_goal
+from ambs.envs.point_world import CROWDED, PointWorld, PointWorldEnv, State, keep_clear, seek_goal
 from ambs.report.statistics import mean_interval, share_interval
 from ambs.shield import Parts, ShieldConfig, rollout, shield
 from ambs.shield.estimate import trace_keys
@@ -54,7 +54,7 @@ def run(
     `on_step(name, done, total)` is told after every control step.
     """
     out.mkdir(parents=True, exist_ok=True)
-    world = PointWorld(hazards=6)
+    world = CROWDED
     recorded = {
         name: drive(world, episodes, seed, config if name == "on" else None, lambda *a, n=name: on_step(n, *a))
         for name in ("off", "on")

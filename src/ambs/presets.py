@@ -23,12 +23,14 @@ def quickstart() -> Config:
     return Config(
         env="ambs/PointWorld-v0",
         obs="vector",
-        method="penl",
-        model=ModelConfig(size="xxs", learning_rate=2e-3, vector_scale=50.0),
-        agent=AgentConfig(alpha=0.3, learning_rate=3e-4, imagination=8, imagine_from=64, discount=0.95),
-        shield=ShieldConfig(horizon=6, chunk=50, traces=200, discount=0.95, cost=1.0),
+        method="copt",
+        model=ModelConfig(size="xxs", learning_rate=2e-3, standardise=False, vector_scale=100.0),
+        agent=AgentConfig(alpha=1.0, learning_rate=5e-4, imagination=8, imagine_from=64, discount=0.95),
+        shield=ShieldConfig(
+            safety_level=0.3, approximation_error=0.1, horizon=3, chunk=50, traces=200, discount=0.95, cost=0.3
+        ),
         training=TrainingConfig(
-            frames=60_000,
+            frames=70_000,
             action_repeat=4,
             prefill=800,
             batch=16,
@@ -40,7 +42,6 @@ def quickstart() -> Config:
             checkpoint_every=20_000,
             calibrate_every=240,
             calibration_windows=512,
-            false_flags=0.03,
         ),
     )
 
@@ -95,7 +96,7 @@ def with_paper_semantics(config: Config) -> Config:
     return replace(
         config,
         semantics="paper",
-        model=replace(config.model, cost_head="two_hot"),
+        model=replace(config.model, cost_head="two_hot", standardise=False),
         agent=replace(
             config.agent,
             actor_grad="dynamics",

@@ -1,6 +1,7 @@
 """`point_world` against plain NumPy paths, quadrature and hand-worked steps."""
 
 import copy
+import dataclasses
 import itertools
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import ambs.envs  # noqa: F401  (registers the environments)
-from ambs.envs.point_world import PointWorld, PointWorldEnv, State, keep_clear, seek_goal
+from ambs.envs.point_world import CROWDED, PointWorld, PointWorldEnv, State, keep_clear, seek_goal
 from ambs.errors import UserError
 from ambs.shield import Parts, ShieldConfig, rollout, shield
 from ambs.streams import at, stream
@@ -24,7 +25,7 @@ def state_of(robot, hazards, goal=(1.0, 0.0)) -> State:
 
 
 def test_one_step_by_hand():
-    world = PointWorld(hazards=1)
+    world = dataclasses.replace(CROWDED, hazards=1)
     state = state_of([0, 0, 1, 0], [[0.2, 0.2]])
     following, reward, labels = world.advance(state, np.array([0.5, -2.0], np.float32), np.array([1, 0], np.float32))
     # v = .9·(1, 0) + .05·2·(.5, −1) + .03·(1, 0), the push clipped to −1.
@@ -37,7 +38,7 @@ def test_one_step_by_hand():
 
 
 def test_reaching_a_goal_pays_and_moves_on():
-    world = PointWorld(hazards=0, goals=2)
+    world = dataclasses.replace(CROWDED, hazards=0, goals=2)
     state = State(
         np.array([0.75, 0, 1, 0], np.float32),
         np.array([[1, 0], [-1, 0]], np.float32),
@@ -74,8 +75,8 @@ def test_the_environment_and_the_model_step_alike():
             assert ours == pytest.approx(float(reward), abs=1e-5)
             assert info["labels"].tolist() == labels.tolist()
             position = env.state.robot[:2]
-            offsets = sorted(env.state.hazards - position[None], key=lambda offset: float(np.hypot(*offset)))[:2]
-            near = [max(0.0, (1.0 + 0.25 - np.hypot(*offset)) / 1.0) for offset in offsets]
+            offsets = sorted(env.state.hazards - position[None], key=lambda offset: float(np.hypot(*offset)))[:1]
+            near = [max(0.0, (1.0 + 0.2 - np.hypot(*offset)) / 1.0) for offset in offsets]
             sensed = [[*(n * offset / np.hypot(*offset)), n] for n, offset in zip(near, offsets, strict=True)]
             walls = np.sign(position) * np.maximum(0, (1.0 - 1.5 + np.abs(position)) / 1.0)
             expected = np.concatenate([env.state.robot[2:], env.state.goal - position, walls, *sensed])
@@ -87,7 +88,7 @@ def test_the_environment_and_the_model_step_alike():
 
 
 def test_layouts_keep_their_distances():
-    world = PointWorld(hazards=6)
+    world = CROWDED
     for seed in range(200):
         state = world.sample(np.random.default_rng(seed))
         gaps = np.linalg.norm(state.hazards[:, None] - state.hazards[None], axis=-1)[np.triu_indices(6, 1)]
@@ -167,7 +168,7 @@ def plain_paths(state: State, paths: int, horizon: int, seed: int) -> float:
 
 def test_safety_probability_against_four_million_plain_paths():
     """From rest, two hazards beside the straight way to the goal; about a fifth of the futures touch one."""
-    world = PointWorld(hazards=2)
+    world = dataclasses.replace(CROWDED, hazards=2)
     state = state_of([-0.6, 0, 0, 0], [[0.1, 0.265], [0.1, -0.285]])
     paths, horizon = 4_000_000, 30
     truth = np.mean([plain_paths(state, paths // 20, horizon, seed) for seed in range(20)])
@@ -205,7 +206,7 @@ def survival_by_quadrature(start, drift, spread, hazard, radius, horizon, nodes)
 def test_one_dimension_against_quadrature():
     """Without memory of velocity and with noise along x only, the world is a random walk on a line with a hazard in it."""
     noise, push, horizon = 2.0, 0.4, 12
-    world = PointWorld(hazards=1, damping=0.0, noise=(noise, 0.0), half_size=50.0)
+    world = dataclasses.replace(CROWDED, hazards=1, damping=0.0, noise=(noise, 0.0), half_size=50.0)
     drift, spread = 0.05 * 0.05 * 2.0 * push, 0.05 * noise
     start, hazard, radius = 0.0, 0.6, 0.25
     coarse = survival_by_quadrature(start, drift, spread, hazard, radius, horizon, 12)
@@ -219,7 +220,7 @@ def test_one_dimension_against_quadrature():
 
 def test_backup_policy_keeps_clear():
     """From 200 layouts the backup alone stays out of hazards; the reckless policy alone does not."""
-    world = PointWorld(hazards=6)
+    world = CROWDED
     dynamics = world.dynamics()
 
     def visits(policy, key, state):

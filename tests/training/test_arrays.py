@@ -61,7 +61,7 @@ def test_agent_round_trip(tmp_path):
     arrays = flatten(state)
     assert len(arrays) == 182
     assert arrays["model_opt/1/0/count"].shape == ()
-    assert arrays["model/encoder/mlp/hidden/0/linear/weight"].shape == (4, SIZES["xxs"].vector_units)
+    assert arrays["model/encoder/mlp/hidden/0/linear/weight"].shape == (5, SIZES["xxs"].vector_units)
     save(tmp_path, 7, {"learned": arrays}, {})
     same(restore(like, load(tmp_path).groups["learned"]), state)
 

@@ -131,4 +131,4 @@ def test_learned_model_tells_the_true_safety_probability():
     wrong, _ = play(30_000, seed=0, flip_labels=True)
     assert mean_error(train(data, UPDATES)) <= 0.03
     assert mean_error(train(data, 0)) > 0.1
-    assert mean_error(train(wrong, 200)) > 0.1
+    assert mean_error(train(wrong, UPDATES)) > 0.1

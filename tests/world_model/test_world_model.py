@@ -159,9 +159,14 @@ def test_the_encoder_tells_long_vectors_from_short_ones():
 
 def test_reconstruction_by_hand():
     seen = {"image": jnp.full((16, 16, 3), 255, jnp.uint8), "vector": jnp.array([np.e - 1.0])}
-    losses = reconstruction_loss({"image": jnp.full((16, 16, 3), 0.5), "vector": jnp.array([3.0])}, seen)
+    decoded = {"image": jnp.full((16, 16, 3), 0.5), "vector": jnp.array([3.0])}
+    losses = reconstruction_loss(decoded, seen, ObservationSpec(16, 1))
     assert losses["image"] == pytest.approx(16 * 16 * 3 * 0.25)
     assert losses["vector"] == pytest.approx(4.0, rel=1e-5)
+    # symlog is 1; an entry of mean −1 and deviation .5 stands at (1 + 1)/.5 = 4.
+    scaled = ObservationSpec(16, 1, mean=(-1.0,), deviation=(0.5,))
+    assert reconstruction_loss(decoded, seen, scaled)["vector"] == pytest.approx(1.0, rel=1e-5)
+    np.testing.assert_allclose(scaled.natural(jnp.array([4.0])), seen["vector"], rtol=1e-5)
 
 
 def test_the_shield_runs_on_the_model_unchanged():

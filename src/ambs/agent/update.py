@@ -190,7 +190,7 @@ def _behaviour_loss(
     reward_advantage = (returns - sg(task_values[:-1, :, TASK])) / scale[0]
     cost_advantage = (cost_returns - sg(task_values[:-1, :, PENALTY])) / (1.0 if weights.raw_cost else scale[1])
     task_gain = weights.reward * reward_advantage - weights.cost * cost_advantage
-    backup_gain = -(backup_returns - sg(backup_values[:-1])) / scale[2]
+    backup_gain = _backup_gain(backup_returns, sg(backup_values[:-1]), scale[2])
 
     task_weight = _reach(task.proceed, goes_on, agent.discount)
     backup_weight = _reach(backup.proceed, goes_on, agent.discount)
@@ -231,6 +231,13 @@ def _behaviour_loss(
         "critic/safety_value": joint.mean(),
     }  # fmt: skip
     return total, (normalisers, rule.step(state.multiplier, mean_cost), metrics)
+
+
+def _backup_gain(
+    returns: Float[Array, "time traces"], values: Float[Array, "time traces"], scale: Float[Array, ""]
+) -> Float[Array, "time traces"]:
+    """The backup policy's advantage: it minimises cost (Alg. 1; as printed, its sign would have it maximise)."""
+    return -(returns - values) / scale
 
 
 def _safety_returns(

@@ -46,19 +46,19 @@ class PointWorld:
 
     half_size: float = 1.5
     """The arena reaches from −half_size to +half_size (m) on both axes; atom `outside` holds beyond."""
-    hazards: int = 3
-    sensed: int = 2
+    hazards: int = 2
+    sensed: int = 1
     """Hazards that the robot senses: the nearest ones."""
     sensor_range: float = 1.0
     """How far away the edge of a hazard or of the arena is sensed (m)."""
-    hazard_radius: float = 0.25
+    hazard_radius: float = 0.2
     """Atom `hazard` holds where the robot's centre is this near to a hazard's (m)."""
-    goal_radius: float = 0.2
+    goal_radius: float = 0.3
     dt: float = 0.05
     """Control step (s)."""
-    acceleration: float = 2.0
+    acceleration: float = 5.0
     """At full action (m/s²)."""
-    damping: float = 0.9
+    damping: float = 0.75
     """Share of the velocity kept per step; 0 makes each step's velocity new."""
     noise: tuple[float, float] = (0.03, 0.03)
     """Standard deviation of the velocity noise per step and axis (m/s)."""
@@ -158,6 +158,10 @@ class PointWorld:
 
 def _length(vector: Any) -> Any:
     return jnp.sqrt((vector**2).sum(axis=-1))
+
+
+CROWDED = PointWorld(hazards=6, hazard_radius=0.25, goal_radius=0.2, acceleration=2.0, damping=0.9)
+"""A heavy robot among six large hazards, for hand-written drivers: what is in the way must be foreseen."""
 
 
 class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):

@@ -1,6 +1,6 @@
 """Between worlds and networks: what an environment's spaces mean to the model, and rows for the replay buffer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,10 @@ from ambs.spec.parser import parse_formula
 from ambs.world_model.loss import Sequence
 from ambs.world_model.model import Spec
 from ambs.world_model.vision import ObservationSpec
+
+SURVEY_STEPS = 200
+LEAST_DEVIATION = 0.1
+"""Of an entry of the vector, in symlog scale: what hardly varies at random may do so later."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Interface:
         """As plain data, for a checkpoint: an agent can be loaded where its environment is not."""
         spec = self.spec
         return {
-            "image": spec.observation.image, "vector": spec.observation.vector, "actions": spec.actions,
+            "observation": spec.observation._asdict(), "actions": spec.actions,
             "atoms": list(spec.atoms.names), "psi": str(spec.psi), "frames": spec.frames, "cost": spec.cost,
             "fallback": None if spec.fallback is None else list(spec.fallback), "discrete": self.discrete,
             "low": self.low.tolist(), "high": self.high.tolist(),
@@ -41,7 +45,7 @@ class Interface:
         """What `to_dict` wrote."""
         atoms = Atoms(tuple(data["atoms"]))
         spec = Spec(
-            observation=ObservationSpec(data["image"], data["vector"]),
+            observation=_observation_spec(data["observation"]),
             actions=data["actions"],
             atoms=atoms,
             psi=parse_formula(data["psi"], atoms),
@@ -126,6 +130,37 @@ def interface(envs: LabelledVectorEnv, config: Config) -> Interface:
         fallback=_fallback(getattr(envs, "fallback_action", None), isinstance(space, spaces.Discrete), actions),
     )
     return Interface(spec, isinstance(space, spaces.Discrete), low, high)
+
+
+def survey(envs: LabelledVectorEnv, plain: Interface, seed: int) -> Interface:
+    """Play at random, each action held for a while, and take note of how much the entries of the vector vary.
+
+    Leaves the environments in need of a reset.
+    """
+    seen = plain.spec.observation
+    if not seen.vector:
+        return plain
+    rng = np.random.default_rng(seed)
+    raw, _ = envs.reset(seed=seed)
+    vectors, action = [plain.observe(raw)["vector"]], plain.random(rng, envs.num_envs)
+    for _ in range(SURVEY_STEPS):
+        change = rng.uniform(size=envs.num_envs) < 0.2
+        action = np.where(change[:, None], plain.random(rng, envs.num_envs), action)
+        raw, *_ = envs.step(plain.to_env(action))
+        vectors.append(plain.observe(raw)["vector"])
+    values = np.concatenate(vectors).astype(float)
+    values = np.sign(values) * np.log1p(np.abs(values))
+    deviation = np.maximum(values.std(axis=0), LEAST_DEVIATION)
+    known = seen._replace(mean=_floats(values.mean(axis=0)), deviation=_floats(deviation))
+    return replace(plain, spec=plain.spec._replace(observation=known))
+
+
+def _floats(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(value) for value in values.astype(np.float32))
+
+
+def _observation_spec(data: dict[str, Any]) -> ObservationSpec:
+    return ObservationSpec(data["image"], data["vector"], tuple(data["mean"]), tuple(data["deviation"]))
 
 
 def _fallback(action: Any, discrete: bool, actions: int) -> tuple[float, ...] | None:

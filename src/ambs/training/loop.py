@@ -28,7 +28,7 @@ from ambs.streams import stream
 from ambs.training.accounting import Accounts
 from ambs.training.act import Carry, Player, act, initial_carry
 from ambs.training.calibrate import CONTEXT, calibrate, predict, quality, within_one_episode
-from ambs.training.interface import Interface, interface
+from ambs.training.interface import Interface, interface, survey
 from ambs.training.learn import SKIPPED, learn
 from ambs.world_model.loss import Sequence
 
@@ -61,6 +61,8 @@ class Trainer:
         self.root = jax.random.key(config.seed)
         self.envs = make_envs(config)
         self.interface: Interface = interface(self.envs, config)
+        if config.model.standardise:
+            self.interface = survey(self.envs, self.interface, _seed(config.seed, "survey"))
         fresh = functools.partial(init, self.interface.spec, config, discrete=self.interface.discrete)
         # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
         self.learned: Learned = jax.jit(lambda key: fresh(key=key))(stream(self.root, "init"))
@@ -80,7 +82,7 @@ class Trainer:
         self.sums: dict[str, tuple[float, int]] = {}
         self.label_quality: dict[str, float] = {}
         self.last_totals: dict[str, int] = self.accounts.totals()
-        raw, infos = self.envs.reset(seed=_env_seed(config.seed))
+        raw, infos = self.envs.reset(seed=_seed(config.seed, "layouts"))
         self.labels = infos["labels"]
         self.row = self.interface.first_rows(raw, infos, config)
         training = config.training
@@ -282,9 +284,9 @@ def _set_thresholds(
     return thresholds, quality(model, probs, whole, thresholds)
 
 
-def _env_seed(seed: int) -> int:
-    """Seed of the layouts' stream."""
-    return int(np.random.SeedSequence([seed, _tag("layouts")]).generate_state(1)[0])
+def _seed(seed: int, name: str) -> int:
+    """Seed of one of the environments' streams."""
+    return int(np.random.SeedSequence([seed, _tag(name)]).generate_state(1)[0])
 
 
 def _tag(name: str) -> int:

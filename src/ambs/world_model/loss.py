@@ -56,7 +56,7 @@ def _step_terms(
     model: WorldModel, seen: Observed, item: Sequence
 ) -> tuple[dict[str, Float[Array, ""]], Float[Array, ""]]:
     features = seen.latent.features
-    terms = reconstruction_loss(model.decoder(features), item.observation)
+    terms = reconstruction_loss(model.decoder(features), item.observation, model.spec.observation)
     limit = model.config.widths.bin_limit
     terms["reward"] = two_hot_loss(model.heads.reward(features), item.reward, limit)
     terms["proceed"] = bernoulli_loss(model.heads.proceed(features)[0], at_least_float32(item.proceed))

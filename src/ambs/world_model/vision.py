@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key, Shaped
 
 from ambs.config import Size
 from ambs.errors import UserError
-from ambs.nn.distributions import symlog
+from ambs.nn.distributions import symexp, symlog
 from ambs.nn.layers import MLP, Conv, Linear
 from ambs.nn.precision import at_least_float32
 
@@ -22,6 +22,23 @@ class ObservationSpec(NamedTuple):
 
     image: int = 0
     vector: int = 0
+    mean: tuple[float, ...] = ()
+    """Of each entry of the vector, in symlog scale; empty: 0."""
+    deviation: tuple[float, ...] = ()
+    """How much it varies; empty: 1. The model sees and predicts (symlog(vector) − mean) / deviation."""
+
+    def standardised(self, vector: Float[Array, "vector"]) -> Float[Array, "vector"]:
+        """As the networks see it: without it, an accelerometer's entries would drown a lidar's."""
+        mean, deviation = self._statistics()
+        return (symlog(at_least_float32(vector)) - mean) / deviation
+
+    def natural(self, standard: Float[Array, "vector"]) -> Float[Array, "vector"]:
+        """The inverse of `standardised`."""
+        mean, deviation = self._statistics()
+        return symexp(standard * deviation + mean)
+
+    def _statistics(self) -> tuple[Float[Array, "vector"], Float[Array, "vector"]]:
+        return jnp.array(self.mean or (0.0,) * self.vector), jnp.array(self.deviation or (1.0,) * self.vector)
 
     def check(self) -> None:
         """Refuse what no network can be built for."""
@@ -37,9 +54,11 @@ class Encoder(eqx.Module):
     convs: tuple[Conv, ...]
     mlp: MLP | None
     outputs: int = eqx.field(static=True)
+    spec: ObservationSpec = eqx.field(static=True)
 
     def __init__(self, spec: ObservationSpec, size: Size, *, key: Key[Array, ""]):
         spec.check()
+        self.spec = spec
         keys = jax.random.split(key, 5)
         channels = [3] + [size.cnn_depth * factor for factor in (1, 2, 4, 8)]
         stages = zip(channels[:-1], channels[1:], keys[:4], strict=True) if spec.image else ()
@@ -60,14 +79,14 @@ class Encoder(eqx.Module):
                 image = conv(image)
             parts.append(image.reshape(-1))
         if self.mlp is not None:
-            vector = symlog(at_least_float32(observation["vector"]))
+            vector = self.spec.standardised(observation["vector"])
             # Beside a constant: alone, the first LayerNorm would keep the vector's direction and drop its length.
             parts.append(self.mlp(jnp.append(vector, 1.0)))
         return jnp.concatenate(parts)
 
 
 class Decoder(eqx.Module):
-    """Features -> reconstruction: image in [0, 1] scale, vector in symlog scale; float32 at least."""
+    """Features -> reconstruction: image in [0, 1] scale, vector standardised; float32 at least."""
 
     project: Linear | None
     convs: tuple[Conv, ...]
@@ -101,7 +120,7 @@ class Decoder(eqx.Module):
 
 
 def reconstruction_loss(
-    outputs: dict[str, Float[Array, "..."]], observation: Observation
+    outputs: dict[str, Float[Array, "..."]], observation: Observation, spec: ObservationSpec
 ) -> dict[str, Float[Array, ""]]:
     """Squared error, summed over pixels or entries, one term per part of the observation."""
     losses = {}
@@ -109,6 +128,6 @@ def reconstruction_loss(
         target = at_least_float32(observation["image"]) / 255
         losses["image"] = ((outputs["image"] - target) ** 2).sum()
     if "vector" in outputs:
-        target = symlog(at_least_float32(observation["vector"]))
+        target = spec.standardised(observation["vector"])
         losses["vector"] = ((outputs["vector"] - target) ** 2).sum()
     return losses

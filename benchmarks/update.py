@@ -1,0 +1,102 @@
+"""Time of one full update: world model, both policies, all critics; prints one JSON line.
+
+    python benchmarks/update.py [--size l] [--batch 64] [--length 16] [--obs vision] [--method copt]
+
+`share_of_floor` is the time that the arithmetic alone would take, at the speed at which this device multiplies large
+matrices, over the time measured: 1 is perfect. Both are measured in the same run.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="l")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--length", type=int, default=16)
+    parser.add_argument("--obs", default="vision", choices=("vision", "vector", "both"))
+    parser.add_argument("--method", default="copt")
+    parser.add_argument("--updates", type=int, default=4, help="updates per compiled call")
+    parser.add_argument("--repeats", type=int, default=10)
+    print(json.dumps(measure(parser.parse_args())))
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from ambs.agent.update import init
+    from ambs.nn.precision import compute_dtype
+    from ambs.presets import resolve
+    from ambs.spec import Atoms, parse_formula
+    from ambs.training.learn import learn
+    from ambs.world_model.loss import Sequence
+    from ambs.world_model.model import Spec
+    from ambs.world_model.vision import ObservationSpec
+
+    training = {"batch": options.batch, "length": options.length, "updates_per_call": options.updates}
+    config = resolve(method=options.method, size=options.size, changes={"training": training})
+    seen = ObservationSpec(image=0 if options.obs == "vector" else 64, vector=0 if options.obs == "vision" else 60)
+    spec = Spec(seen, 2, Atoms(("hazard", "vase")), parse_formula("!hazard & !vase"), 2, config.shield.cost)
+    rng = np.random.default_rng(0)
+    lead = (options.updates, options.batch, options.length)
+    observation: dict[str, Any] = {}
+    if seen.image:
+        observation["image"] = rng.integers(0, 256, (*lead, 64, 64, 3), dtype=np.uint8)
+    if seen.vector:
+        observation["vector"] = rng.normal(size=(*lead, seen.vector)).astype(np.float32)
+    first = np.zeros(lead, bool)
+    first[..., 0] = True
+    batches = jax.device_put(
+        Sequence(
+            observation,
+            rng.uniform(-1, 1, (*lead, 2)).astype(np.float32),
+            rng.normal(size=lead).astype(np.float32),
+            rng.uniform(size=(*lead, 2, 2)) < 0.1,
+            np.ones(lead, np.float32),
+            first,
+        )
+    )
+    state = jax.jit(lambda key: init(spec, config, discrete=False, key=key))(jax.random.key(0))
+    dtype = compute_dtype()
+    root, number = jax.random.key(1), jnp.array(0)
+    step = jax.jit(lambda s, b, k, n: learn(s, b, k, n, config=config, dtype=dtype), donate_argnums=0)
+    begun = time.perf_counter()
+    compiled = step.lower(state, batches, root, number).compile()
+    compile_s = time.perf_counter() - begun
+    times = []
+    for _ in range(options.repeats + 2):
+        begun = time.perf_counter()
+        state, metrics = compiled(state, batches, root, number)
+        jax.block_until_ready((state, metrics))
+        times.append(1e3 * (time.perf_counter() - begun) / options.updates)
+    best, median = min(times[2:]), statistics.median(times[2:])
+    device = jax.devices()[0]
+    memory = device.memory_stats() or {}
+    return {
+        "benchmark": "update",
+        "device": device.device_kind,
+        "dtype": jnp.dtype(dtype).name,
+        "size": options.size,
+        "batch": options.batch,
+        "length": options.length,
+        "obs": options.obs,
+        "method": options.method,
+        "ms": round(median, 3),
+        "best_ms": round(best, 3),
+        "parameters": sum(
+            leaf.size for leaf in jax.tree.leaves((state.model, state.behaviour)) if hasattr(leaf, "size")
+        ),
+        "peak_memory_gb": round(memory.get("peak_bytes_in_use", 0) / 1e9, 3),
+        "compile_s": round(compile_s, 1),
+        "finite": bool(metrics["updates/skipped"] == 0),
+    }
+
+
+if __name__ == "__main__":
+    main()

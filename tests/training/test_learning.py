@@ -1,0 +1,81 @@
+"""The quickstart's claim, on a smaller run: the agent learns its task, and the shield spares most violations.
+
+Three ways of breaking it are kept behind the slow marker; each must fail what the sound one passes.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from ambs.agent import update
+from ambs.presets import changed, resolve
+from ambs.training import act, loop
+from ambs.training.agent import Agent
+from ambs.training.evaluate import evaluate, paired, summary
+
+CONFIG = resolve("quickstart", method="ambs", changes={"training": {"frames": 20_000, "train_ratio": 128.0}})
+"""Without a penalty the task policy is reckless, so that all safety is the shield's."""
+EPISODES = 24
+
+
+def figures(config: Any = CONFIG) -> dict[str, float]:
+    """Train and evaluate: return of the shielded agent and of random play, violating frames per 1000 with and without."""
+    compiled = (loop.compiled_act, loop.compiled_learn, loop.compiled_calibration)
+    for cache in compiled:
+        cache.cache_clear()
+    trainer = loop.Trainer(config)
+    trainer.run()
+    trainer.close()
+    agent = Agent(trainer.player, trainer.interface, config)
+    found = paired(agent, EPISODES, seed=1)
+    chance = summary(evaluate(agent, EPISODES, seed=1, policy="random"))
+    for cache in compiled:
+        cache.cache_clear()
+    return {
+        "return": found["on"]["return"].mean,
+        "random": chance["return"].mean,
+        "off": found["off"]["violations_per_1000"].mean,
+        "on": found["on"]["violations_per_1000"].mean,
+    }
+
+
+def holds(found: dict[str, float]) -> dict[str, bool]:
+    """What is wanted of a sound agent."""
+    return {
+        "it learns its task": found["return"] >= found["random"] + 8,
+        "it is reckless by itself": found["off"] >= 15,
+        "the shield halves violations": found["on"] <= found["off"] / 2,
+    }
+
+
+def test_it_learns_and_the_shield_spares_violations(record_property):
+    found = figures()
+    for name, value in found.items():
+        record_property(name, float(value))
+    assert all(holds(found).values()), found
+
+
+@pytest.mark.slow
+def test_a_frozen_world_model_fails():
+    frozen = changed(CONFIG, {"model": {"learning_rate": 0.0}})
+    assert not holds(figures(frozen))["it learns its task"]
+
+
+@pytest.mark.slow
+def test_a_shield_that_accepts_everything_fails(monkeypatch):
+    sound = act.shield
+
+    def blind(key, state, proposed, parts, labels):
+        decision = sound(key, state, proposed, parts, labels)
+        return decision._replace(action=proposed, overridden=jnp.zeros_like(decision.overridden))
+
+    monkeypatch.setattr(act, "shield", blind)
+    assert not holds(figures())["the shield halves violations"]
+
+
+@pytest.mark.slow
+def test_a_backup_policy_that_seeks_cost_fails(monkeypatch):
+    sound = update._backup_gain
+    monkeypatch.setattr(update, "_backup_gain", lambda *parts: -sound(*parts))
+    assert not holds(figures())["the shield halves violations"]

@@ -27,7 +27,7 @@ def quickstart() -> Config:
         model=ModelConfig(size="xxs", learning_rate=2e-3, standardise=False, vector_scale=100.0),
         agent=AgentConfig(alpha=1.0, learning_rate=5e-4, imagination=8, imagine_from=64, discount=0.95),
         shield=ShieldConfig(
-            safety_level=0.3, approximation_error=0.1, horizon=3, chunk=50, traces=200, discount=0.95, cost=0.3
+            safety_level=0.2, approximation_error=0.1, horizon=3, chunk=50, traces=200, discount=0.95, cost=0.8
         ),
         training=TrainingConfig(
             frames=70_000,
@@ -42,6 +42,7 @@ def quickstart() -> Config:
             checkpoint_every=20_000,
             calibrate_every=240,
             calibration_windows=512,
+            false_flags=0.01,
         ),
     )
 

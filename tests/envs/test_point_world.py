@@ -76,9 +76,9 @@ def test_the_environment_and_the_model_step_alike():
             assert info["labels"].tolist() == labels.tolist()
             position = env.state.robot[:2]
             offsets = sorted(env.state.hazards - position[None], key=lambda offset: float(np.hypot(*offset)))[:1]
-            near = [max(0.0, (1.0 + 0.2 - np.hypot(*offset)) / 1.0) for offset in offsets]
+            near = [max(0.0, (0.5 + 0.2 - np.hypot(*offset)) / 0.5) for offset in offsets]
             sensed = [[*(n * offset / np.hypot(*offset)), n] for n, offset in zip(near, offsets, strict=True)]
-            walls = np.sign(position) * np.maximum(0, (1.0 - 1.5 + np.abs(position)) / 1.0)
+            walls = np.sign(position) * np.maximum(0, (0.5 - 1.5 + np.abs(position)) / 0.5)
             expected = np.concatenate([env.state.robot[2:], env.state.goal - position, walls, *sensed])
             np.testing.assert_allclose(seen, expected, atol=1e-5)
             violations += info["labels"]

@@ -33,9 +33,9 @@ GRID = Grid()
 PSI = parse_formula("!hazard", ATOMS)
 ODDS = np.array([0.2, 0.3, 0.3, 0.1, 0.1])
 """The fixed policy, at play and in imagination."""
-BATCH, LENGTH, UPDATES, STATES, HORIZON = 16, 16, 2400, 50, 10
+BATCH, LENGTH, UPDATES, STATES, HORIZON = 16, 16, 2000, 50, 10
 # A world of 25 cells carries less than a nat per step: with free nats its prior would not be taught.
-CONFIG = Small(learning_rate=2e-3, free_nats=0.0)
+CONFIG = Small(learning_rate=3e-3, free_nats=0.0)
 SPEC = Spec(ObservationSpec(vector=25), 5, ATOMS, PSI)
 
 

@@ -46,10 +46,10 @@ class PointWorld:
 
     half_size: float = 1.5
     """The arena reaches from −half_size to +half_size (m) on both axes; atom `outside` holds beyond."""
-    hazards: int = 2
+    hazards: int = 3
     sensed: int = 1
     """Hazards that the robot senses: the nearest ones."""
-    sensor_range: float = 1.0
+    sensor_range: float = 0.5
     """How far away the edge of a hazard or of the arena is sensed (m)."""
     hazard_radius: float = 0.2
     """Atom `hazard` holds where the robot's centre is this near to a hazard's (m)."""

@@ -93,7 +93,7 @@ def test_a_learned_model_sees_ahead_and_knows_hazards(record_property):
     Measured: .32, .42, .61 and .78 m, .74 and .32; twice the updates .24, .33, .53 and .71 m, .76 and .41. A model that was not
     trained is off by 2 m, and one in fourteen of its hazards is one.
     """
-    train = trainer(SPEC, CONFIG)
+    train = trainer(SPEC, CONFIG, UPDATES)
     data, unseen = play(20_000, 0), play(6_000, 1)
     found = figures(train(data, UPDATES), unseen)
     for name, value in found.items():

@@ -66,11 +66,15 @@ def play(steps: int, seed: int, flip_labels: bool = False) -> tuple[Sequence, np
 
 
 @functools.lru_cache
-def trainer(spec: Spec, config: ModelConfig) -> Any:
-    """(data, updates) -> WorldModel, on random windows of one long sequence; compiled once however often it is called."""
+def trainer(spec: Spec, config: ModelConfig, most: int) -> Any:
+    """(data, updates) -> WorldModel, on random windows of one long sequence; compiled once however often it is called.
+
+    The learning rate falls to 0 over `most` updates, so that what is judged has settled.
+    """
     model = WorldModel(spec, config, key=jax.random.key(0))
     parameters, static = eqx.partition(model, eqx.is_inexact_array)
-    tx = optax.chain(optax.clip_by_global_norm(config.clip), optax.adam(config.learning_rate, eps=config.adam_eps))
+    rate = optax.linear_schedule(config.learning_rate, 0.0, most)
+    tx = optax.chain(optax.clip_by_global_norm(config.clip), optax.adam(rate, eps=config.adam_eps))
 
     def loss(parameters, batch, key):
         model = eqx.combine(parameters, static)
@@ -126,7 +130,7 @@ def estimates(model: WorldModel, states: Any, actions: Any) -> Any:
 
 def test_learned_model_tells_the_true_safety_probability():
     """One that was not trained, or on wrong labels, does not."""
-    train = trainer(SPEC, CONFIG)
+    train = trainer(SPEC, CONFIG, UPDATES)
     data, _ = play(30_000, seed=0)
     wrong, _ = play(30_000, seed=0, flip_labels=True)
     assert mean_error(train(data, UPDATES)) <= 0.03

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from ambs.config import ModelConfig, Size
 from ambs.envs.grid import ATOMS, Grid, GridEnv
@@ -33,9 +34,9 @@ GRID = Grid()
 PSI = parse_formula("!hazard", ATOMS)
 ODDS = np.array([0.2, 0.3, 0.3, 0.1, 0.1])
 """The fixed policy, at play and in imagination."""
-BATCH, LENGTH, UPDATES, STATES, HORIZON = 16, 16, 2000, 50, 10
+BATCH, LENGTH, UPDATES, STATES, HORIZON = 16, 16, 2500, 50, 10
 # A world of 25 cells carries less than a nat per step: with free nats its prior would not be taught.
-CONFIG = Small(learning_rate=3e-3, free_nats=0.0)
+CONFIG = Small(learning_rate=5e-3, free_nats=0.0)
 SPEC = Spec(ObservationSpec(vector=25), 5, ATOMS, PSI)
 
 
@@ -129,10 +130,15 @@ def estimates(model: WorldModel, states: Any, actions: Any) -> Any:
 
 
 def test_learned_model_tells_the_true_safety_probability():
-    """One that was not trained, or on wrong labels, does not."""
+    """One that was not trained does not."""
     train = trainer(SPEC, CONFIG, UPDATES)
     data, _ = play(30_000, seed=0)
-    wrong, _ = play(30_000, seed=0, flip_labels=True)
     assert mean_error(train(data, UPDATES)) <= 0.03
     assert mean_error(train(data, 0)) > 0.1
-    assert mean_error(train(wrong, UPDATES)) > 0.1
+
+
+@pytest.mark.slow
+def test_a_model_of_wrong_labels_does_not():
+    """Trained as long as the sound one."""
+    wrong, _ = play(30_000, seed=0, flip_labels=True)
+    assert mean_error(trainer(SPEC, CONFIG, UPDATES)(wrong, UPDATES)) > 0.1

@@ -1,6 +1,6 @@
 """Time of one full update: world model, both policies, all critics; prints one JSON line.
 
-    python benchmarks/update.py [--size l] [--batch 64] [--length 16] [--obs vision] [--method copt]
+    python benchmarks/update.py [--preset default] [--size l] [--batch 64] [--length 16] [--obs vision] [--method copt]
 
 `ms` is the median per update after warm-up, several updates to a compiled call as in training.
 """
@@ -14,10 +14,12 @@ from typing import Any
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="l")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--length", type=int, default=16)
+    parser.add_argument("--preset", default="default", choices=("default", "quickstart", "paper-scale"))
+    parser.add_argument("--size", help="by default the preset's")
+    parser.add_argument("--batch", type=int, help="by default the preset's")
+    parser.add_argument("--length", type=int, help="by default the preset's")
     parser.add_argument("--obs", default="vision", choices=("vision", "vector", "both"))
+    parser.add_argument("--vector", type=int, default=60, help="numbers in a vector observation")
     parser.add_argument("--method", default="copt")
     parser.add_argument("--updates", type=int, default=4, help="updates per compiled call")
     parser.add_argument("--repeats", type=int, default=10)
@@ -39,11 +41,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from ambs.world_model.vision import ObservationSpec
 
     training = {"batch": options.batch, "length": options.length, "updates_per_call": options.updates}
-    config = resolve(method=options.method, size=options.size, changes={"training": training})
-    seen = ObservationSpec(image=0 if options.obs == "vector" else 64, vector=0 if options.obs == "vision" else 60)
-    spec = Spec(seen, 2, Atoms(("hazard", "vase")), parse_formula("!hazard & !vase"), 2, config.shield.cost)
+    training = {name: value for name, value in training.items() if value is not None}
+    config = resolve(options.preset, method=options.method, size=options.size, changes={"training": training})
+    vector = 0 if options.obs == "vision" else options.vector
+    seen = ObservationSpec(image=0 if options.obs == "vector" else 64, vector=vector)
+    repeat = config.training.action_repeat
+    spec = Spec(seen, 2, Atoms(("hazard", "vase")), parse_formula("!hazard & !vase"), repeat, config.shield.cost)
     rng = np.random.default_rng(0)
-    lead = (options.updates, options.batch, options.length)
+    lead = (options.updates, config.training.batch, config.training.length)
     observation: dict[str, Any] = {}
     if seen.image:
         observation["image"] = rng.integers(0, 256, (*lead, 64, 64, 3), dtype=np.uint8)
@@ -56,7 +61,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             observation,
             rng.uniform(-1, 1, (*lead, 2)).astype(np.float32),
             rng.normal(size=lead).astype(np.float32),
-            rng.uniform(size=(*lead, 2, 2)) < 0.1,
+            rng.uniform(size=(*lead, repeat, 2)) < 0.1,
             np.ones(lead, np.float32),
             first,
         )
@@ -81,9 +86,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "benchmark": "update",
         "device": device.device_kind,
         "dtype": jnp.dtype(dtype).name,
-        "size": options.size,
-        "batch": options.batch,
-        "length": options.length,
+        "preset": options.preset,
+        "size": config.model.size,
+        "batch": config.training.batch,
+        "length": config.training.length,
         "obs": options.obs,
         "method": options.method,
         "ms": round(median, 3),

@@ -58,6 +58,8 @@ class ModelConfig:
     """Whether entries of a vector are brought to one scale, by what a short survey at random finds."""
     vector_scale: float = 1.0
     """Weight of the vector's reconstruction; at 1, differences far below an entry's own spread are not worth encoding."""
+    label_scale: float = 1.0
+    """Weight of the labels' (or the cost's) loss; labels are rare, and at 1 the latents hardly encode what they need."""
     dyn_scale: float = 0.5
     rep_scale: float = 0.1
     free_nats: float = 1.0

@@ -24,13 +24,13 @@ def quickstart() -> Config:
         env="ambs/PointWorld-v0",
         obs="vector",
         method="copt",
-        model=ModelConfig(size="xxs", learning_rate=2e-3, standardise=False, vector_scale=100.0),
+        model=ModelConfig(size="xxs", learning_rate=2e-3, standardise=False, vector_scale=100.0, label_scale=10.0),
         agent=AgentConfig(alpha=1.0, learning_rate=5e-4, imagination=8, imagine_from=64, discount=0.95),
         shield=ShieldConfig(
-            safety_level=0.2, approximation_error=0.1, horizon=3, chunk=50, traces=200, discount=0.95, cost=0.8
+            safety_level=0.3, approximation_error=0.1, horizon=3, chunk=50, traces=200, discount=0.95, cost=0.8
         ),
         training=TrainingConfig(
-            frames=70_000,
+            frames=80_000,
             action_repeat=4,
             prefill=800,
             batch=16,

@@ -149,15 +149,14 @@ def test_imagination_equals_manual_stepping():
     @quick_jit
     def manual(actor, latent, act_key, move_key):
         action = actor.act(act_key, latent)
-        arrival = model.rssm.imagine(latent, action, move_key)
+        arrival = model.rssm.imagine(latent, action, model.rssm.draw(move_key))
         return action, arrival, model.cost(arrival)
 
     for index, actor in enumerate((actors.task, actors.backup)):
         latent = initial
         for step in range(4):
-            key = fold(fresh(), step)
-            keys = (fold(fold(fold(key, purpose), index), 1) for purpose in (0, 1))
-            action, latent, cost = manual(actor, latent, *keys)
+            keys = jax.random.split(fold(fresh(), step), (2, 2, 3))
+            action, latent, cost = manual(actor, latent, keys[0, index, 1], keys[1, index, 1])
             np.testing.assert_allclose(dream.action[step, index, 1], action, rtol=1e-4, atol=1e-5)
             np.testing.assert_allclose(dream.latent.deter[step + 1, index, 1], latent.deter, rtol=1e-4, atol=1e-5)
             assert dream.cost[step + 1, index, 1] == pytest.approx(float(cost), rel=1e-3)

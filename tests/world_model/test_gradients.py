@@ -31,7 +31,7 @@ from tests.tiny import (
     tiny_sizes,
 )
 
-POSITIVE, FREE = 3.0, 0.01
+POSITIVE, FREE, VECTOR, LABELS = 3.0, 0.01, 7.0, 5.0
 
 
 def make() -> WorldModel:
@@ -40,7 +40,8 @@ def make() -> WorldModel:
 
     def models(key: Any) -> Any:
         keys = jax.random.split(key)
-        settings = {"size": "xxs", "positive_weight": POSITIVE, "free_nats": FREE}
+        settings = {"positive_weight": POSITIVE, "free_nats": FREE, "vector_scale": VECTOR, "label_scale": LABELS}
+        settings |= {"size": "xxs"}
         model = WorldModel(spec, ModelConfig(**settings), key=keys[0])
         other = WorldModel(spec, ModelConfig(cost_head="two_hot", **settings), key=keys[1])
         return eqx.tree_at(lambda m: m.heads.cost, model, other.heads.cost, is_leaf=lambda node: node is None)
@@ -76,8 +77,8 @@ def written_out(model: WorldModel, batch: Sequence, start: rssm.Latent, base: rs
         }
 
     means = {name: term.mean() for name, term in jax.vmap(jax.vmap(terms))(now, batch, base).items()}
-    scaled = means | {"dyn": 0.5 * means["dyn"], "rep": 0.1 * means["rep"]}
-    return means | {"total": sum(scaled.values())}
+    scales = {"dyn": 0.5, "rep": 0.1, "vector": VECTOR, "labels": LABELS, "cost": LABELS}
+    return means | {"total": sum(scales.get(name, 1.0) * mean for name, mean in means.items())}
 
 
 def test_terms_and_gradients():

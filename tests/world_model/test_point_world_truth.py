@@ -55,7 +55,7 @@ def figures(model: WorldModel, data: Sequence) -> dict[str, float]:
 
         def advance(latent, item):
             action, step = item
-            after = model.rssm.imagine(latent, action, at(stream(key, "imagine"), step))
+            after = model.rssm.imagine(latent, action, model.rssm.draw(at(stream(key, "imagine"), step)))
             return after, SPEC.observation.natural(model.decoder(after.features)["vector"])[GOAL]
 
         _, dreamt = jax.lax.scan(advance, latent, (window.action[CONTEXT:], jnp.arange(AHEAD[-1])))

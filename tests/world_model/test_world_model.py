@@ -64,7 +64,8 @@ def test_filtering_equals_stepping():
     observe = quick_jit(model.rssm.observe)
     latent = initial
     for t in range(5):
-        step = observe(latent, items.action[t], embeddings[t], items.is_first[t], jax.random.fold_in(fresh(), t))
+        drawn = model.rssm.draw(jax.random.fold_in(fresh(), t))
+        step = observe(latent, items.action[t], embeddings[t], items.is_first[t], drawn)
         for one, many in zip(jax.tree.leaves(step), jax.tree.leaves(whole), strict=True):
             np.testing.assert_allclose(one, many[t], rtol=1e-5, atol=1e-6)
         latent = step.latent
@@ -75,9 +76,10 @@ def test_the_first_step_of_an_episode_forgets():
     model = make()
     embedding = model.encoder({"vector": jnp.array([0.1, 0.2, 0.3])})
     other = Latent(jnp.full(TINY.deter, 0.7), jax.nn.one_hot(jnp.arange(2), 2))
-    anew = model.rssm.observe(model.rssm.initial(), jnp.zeros(2), embedding, jnp.array(True), fresh())
-    again = model.rssm.observe(other, jnp.ones(2), embedding, jnp.array(True), fresh())
-    later = model.rssm.observe(other, jnp.ones(2), embedding, jnp.array(False), fresh())
+    drawn = jnp.array([0.2, 0.8])
+    anew = model.rssm.observe(model.rssm.initial(), jnp.zeros(2), embedding, jnp.array(True), drawn)
+    again = model.rssm.observe(other, jnp.ones(2), embedding, jnp.array(True), drawn)
+    later = model.rssm.observe(other, jnp.ones(2), embedding, jnp.array(False), drawn)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), anew, again))
     assert not (anew.latent.deter == later.latent.deter).all()
 
@@ -176,7 +178,7 @@ def test_the_shield_runs_on_the_model_unchanged():
     latent = model.rssm.initial()
     action = jnp.array([0.3, -0.3])
     step = dynamics(fresh(), latent, action)
-    manual = model.rssm.imagine(latent, action, fresh())
+    manual = model.rssm.imagine(latent, action, model.rssm.draw(fresh()))
     np.testing.assert_allclose(step.state.deter, manual.deter)
     np.testing.assert_allclose(step.labels, model.label_probs(manual))
     config = ShieldConfig(horizon=5, traces=64)

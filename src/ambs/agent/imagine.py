@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from ambs.agent.networks import Actor
 from ambs.world_model.model import WorldModel
@@ -36,26 +36,19 @@ class Dream(NamedTuple):
 def imagine(model: WorldModel, actors: Actors, start: Latent, steps: int, key: Key[Array, ""]) -> Dream:
     """Roll both policies from the same starts `[traces]`; gradients pass from the traces to the actions."""
     count = start.deter.shape[0]
-    policies = (actors.task, actors.backup)
+    keys = jax.vmap(lambda step: _keys(jax.random.fold_in(key, step), count))(jnp.arange(steps))
+    drawn = jax.vmap(jax.vmap(jax.vmap(model.rssm.draw)))(keys[:, 1])
 
-    def act(latent: Latent, key: Key[Array, ""]) -> Float[Array, "2 traces actions"]:
-        actions = []
-        for index, actor in enumerate(policies):
-            keys = _keys(jax.random.fold_in(key, index), count)
-            part = jax.tree.map(lambda leaf, index=index: leaf[index], latent)
-            actions.append(jax.vmap(actor.act)(keys, part))
-        return jnp.stack(actions)
-
-    def advance(latent: Latent, step: Int[Array, ""]) -> tuple[Latent, tuple[Latent, Array]]:
-        step_key = jax.random.fold_in(key, step)
-        action = act(latent, jax.random.fold_in(step_key, 0))
-        move_key = jax.random.fold_in(step_key, 1)
-        move_keys = jax.vmap(lambda index: _keys(jax.random.fold_in(move_key, index), count))(jnp.arange(2))
-        following = jax.vmap(jax.vmap(model.rssm.imagine))(latent, action, move_keys)
+    def advance(latent: Latent, item: tuple[Array, Array]) -> tuple[Latent, tuple[Latent, Array]]:
+        act_keys, drawn = item
+        parts = (jax.tree.map(lambda leaf, index=index: leaf[index], latent) for index in range(2))
+        actions = [jax.vmap(actor.act)(*each) for actor, *each in zip(actors, act_keys, parts, strict=True)]
+        action = jnp.stack(actions)
+        following = jax.vmap(jax.vmap(model.rssm.imagine))(latent, action, drawn)
         return following, (following, action)
 
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), start)
-    _, (later, action) = jax.lax.scan(advance, both, jnp.arange(steps))
+    _, (later, action) = jax.lax.scan(advance, both, (keys[:, 0], drawn))
     latent = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), both, later)
 
     def over_all(head):  # type: ignore[no-untyped-def]
@@ -66,5 +59,6 @@ def imagine(model: WorldModel, actors: Actors, start: Latent, steps: int, key: K
     return Dream(latent, action, over_all(model.reward), cost, violated, over_all(model.proceed))
 
 
-def _keys(key: Key[Array, ""], count: int) -> Key[Array, "traces"]:
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count))
+def _keys(key: Key[Array, ""], count: int) -> Key[Array, "2 2 traces"]:
+    """For the actions and for the moves of both policies, one key per trace."""
+    return jax.random.split(key, (2, 2, count))

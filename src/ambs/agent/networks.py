@@ -62,13 +62,17 @@ class Critics(eqx.Module):
 
     def values(self, features: Float[Array, "features"]) -> Float[Array, "critics"]:
         """Values of every critic in the stack."""
-        mean = value_mean if self.mean == "value" else two_hot_mean
-        return jax.vmap(lambda logits: mean(logits, self.bin_limit))(self.logits(features))
+        return self.means(self.logits(features))
 
-    def losses(self, features: Float[Array, "features"], targets: Float[Array, "critics"]) -> Float[Array, "critics"]:
+    def means(self, logits: Float[Array, "critics bins"]) -> Float[Array, "critics"]:
+        """Values that these logits stand for."""
+        mean = value_mean if self.mean == "value" else two_hot_mean
+        return jax.vmap(lambda one: mean(one, self.bin_limit))(logits)
+
+    def losses(self, logits: Float[Array, "critics bins"], targets: Float[Array, "critics"]) -> Float[Array, "critics"]:
         """Two-hot cross-entropy of every critic in the stack."""
         loss = value_loss if self.mean == "value" else two_hot_loss
-        return jax.vmap(lambda logits, target: loss(logits, target, self.bin_limit))(self.logits(features), targets)
+        return jax.vmap(lambda one, target: loss(one, target, self.bin_limit))(logits, targets)
 
 
 def safety_value(values: Float[Array, "*axes 2"], mode: Literal["max", "min"], cost: float) -> Float[Array, "*axes"]:

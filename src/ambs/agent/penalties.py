@@ -119,7 +119,7 @@ def remaining_cost(
         total = cost + discount * later
         return total, total
 
-    _, totals = jax.lax.scan(backward, value_end, cost_next, reverse=True)
+    _, totals = jax.lax.scan(backward, value_end, cost_next, reverse=True, unroll=True)
     return totals
 
 

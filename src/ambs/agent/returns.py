@@ -23,7 +23,7 @@ def lambda_returns(
         result = reward + discount * ((1 - lam) * value + lam * following)
         return result, result
 
-    _, returns = jax.lax.scan(backward, value_t[-1], (reward_t, discount_t, value_t), reverse=True)
+    _, returns = jax.lax.scan(backward, value_t[-1], (reward_t, discount_t, value_t), reverse=True, unroll=True)
     return returns
 
 

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 
 from ambs.agent.imagine import Actors, Dream, imagine
@@ -23,7 +24,9 @@ from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.rssm import Latent
 
 sg = jax.lax.stop_gradient
-TASK, PENALTY, BACKUP, SAFETY = 0, 1, 2, slice(3, 5)
+ON_TASK = ("task", "penalty", "safety_a", "safety_b")
+"""Critics that learn from the task policy's traces, in this order."""
+TASK, PENALTY, SAFETY = 0, 1, slice(2, 4)
 
 
 class Behaviour(NamedTuple):
@@ -107,7 +110,7 @@ def update(
     metrics |= {
         "model/total": losses.total,
         "model/kl": losses.kl,
-        "model/grad_norm": optax.tree.norm(model_grads),
+        "model/grad_norm": _norm(model_grads),
     }
     return learned, metrics
 
@@ -139,7 +142,7 @@ def improve(
     behaviour, behaviour_opt = _behaviour_step(behaviour_tx, state.behaviour, grads, state.behaviour_opt)
     decay = config.agent.ema_decay
     slow = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, state.slow, behaviour.critics)
-    metrics["behaviour/grad_norm"] = optax.tree.norm(_arrays(grads))
+    metrics["behaviour/grad_norm"] = _norm(grads)
     learned = state._replace(
         behaviour=behaviour, slow=slow, behaviour_opt=behaviour_opt, normalisers=normalisers, multiplier=multiplier
     )
@@ -167,15 +170,17 @@ def _behaviour_loss(
     def values(critics: Critics, part: Dream) -> Float[Array, "time_and_one traces critics"]:
         return jax.vmap(jax.vmap(critics.values))(part.latent.features)
 
-    task_values = values(frozen, task)
+    task_values = values(frozen.only(*ON_TASK), task)
+    safe_values = values(frozen.only("backup"), task)[..., 0]
     backup_values = values(frozen.only("backup"), backup)[..., 0]
-    slow_safety = values(slow.only("safety_a", "safety_b"), task)
+    slow_task = sg(values(slow.only(*ON_TASK), task))
+    slow_backup = sg(values(slow.only("backup"), backup))
     discount = agent.discount * task.proceed[1:]
 
     returns = lambda_returns(task.reward[1:], discount, task_values[1:, :, TASK], agent.lam)
     cost_returns = lambda_returns(task.cost[1:], discount, task_values[1:, :, PENALTY], agent.lam)
     backup_returns = lambda_returns(backup.cost[1:], agent.discount * backup.proceed[1:], backup_values[1:], agent.lam)
-    safety_returns = _safety_returns(task, slow_safety, config, model.spec.cost)
+    safety_returns = _safety_returns(task, slow_task[..., SAFETY], config, model.spec.cost)
 
     norms = state.normalisers
     normalisers = Normalisers(
@@ -186,7 +191,7 @@ def _behaviour_loss(
     scale = [norm.scale(agent.norm_limit) for norm in normalisers]
     rule = _penalty(model.spec, config)
     joint = safety_value(task_values[-1, :, SAFETY], config.shield.critics or "max", model.spec.cost)
-    weights = rule.apply(Imagined(task.cost[1:], cost_returns, task_values[..., BACKUP], joint), state.multiplier)
+    weights = rule.apply(Imagined(task.cost[1:], cost_returns, safe_values, joint), state.multiplier)
     reward_advantage = (returns - sg(task_values[:-1, :, TASK])) / scale[0]
     cost_advantage = (cost_returns - sg(task_values[:-1, :, PENALTY])) / (1.0 if weights.raw_cost else scale[1])
     task_gain = weights.reward * reward_advantage - weights.cost * cost_advantage
@@ -202,13 +207,11 @@ def _behaviour_loss(
     on_task = jnp.concatenate([targets, safety_returns], axis=-1)
     critic_weight = jnp.stack([task_weight, task_weight, task_weight * alive, task_weight * alive], axis=-1)
     critic_losses = _critic_loss(
-        behaviour.critics.only("task", "penalty", "safety_a", "safety_b"),
-        slow.only("task", "penalty", "safety_a", "safety_b"),
-        task, on_task, critic_weight, agent.ema_regulariser,
-    )  # fmt: skip
+        behaviour.critics.only(*ON_TASK), slow_task, task, on_task, critic_weight, agent.ema_regulariser
+    )
     backup_critic = _critic_loss(
-        behaviour.critics.only("backup"), slow.only("backup"), backup, backup_returns[..., None],
-        backup_weight[..., None], agent.ema_regulariser,
+        behaviour.critics.only("backup"), slow_backup, backup, backup_returns[..., None], backup_weight[..., None],
+        agent.ema_regulariser,
     )  # fmt: skip
     total = task_loss + backup_loss + critic_losses.sum() + backup_critic.sum()
     mean_cost = sg(cost_returns).mean()
@@ -226,7 +229,7 @@ def _behaviour_loss(
         "actor/cost_weight": weights.cost.mean(),
         "penalty/lambda": state.multiplier.lam,
         "penalty/mu": state.multiplier.mu,
-        **{f"critic/{name}": loss for name, loss in zip(("task", "penalty", "safety_a", "safety_b"), critic_losses, strict=True)},
+        **{f"critic/{name}": loss for name, loss in zip(ON_TASK, critic_losses, strict=True)},
         "critic/backup": backup_critic[0],
         "critic/safety_value": joint.mean(),
     }  # fmt: skip
@@ -284,20 +287,23 @@ def _actor_loss(
 
 def _critic_loss(
     critics: Critics,
-    slow: Critics,
+    anchors: Float[Array, "time_and_one traces critics"],
     dream: Dream,
     targets: Float[Array, "time traces critics"],
     weight: Float[Array, "time traces critics"],
     regulariser: float,
 ) -> Float[Array, "critics"]:
-    """Two-hot cross-entropy to the λ-returns, and to the slow copy's own prediction."""
-    features = sg(dream.latent.features[:-1])
+    """Two-hot cross-entropy to the λ-returns, and to what the slow copy says.
 
-    def one(feature: Array, target: Array, anchor: Array) -> Float[Array, "critics"]:
-        return critics.losses(feature, target) + regulariser * critics.losses(feature, anchor)
+    Logits are taken of all states, the last one too, though it has no return: so they are the very ones that gave the values,
+    and are computed once.
+    """
+    logits = jax.vmap(jax.vmap(critics.logits))(sg(dream.latent.features))[:-1]
 
-    anchors = sg(jax.vmap(jax.vmap(slow.values))(features))
-    losses = jax.vmap(jax.vmap(one))(features, sg(targets), anchors)
+    def one(logits: Array, target: Array, anchor: Array) -> Float[Array, "critics"]:
+        return critics.losses(logits, target) + regulariser * critics.losses(logits, anchor)
+
+    losses = jax.vmap(jax.vmap(one))(logits, sg(targets), anchors[:-1])
     return (sg(weight) * losses).mean(axis=(0, 1))
 
 
@@ -306,10 +312,10 @@ def _penalty(spec: Spec, config: Config) -> Penalty:
 
 
 def optimisers(config: Config) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
-    """Adam with global-norm clipping: for the world model, and for one actor or critic."""
+    """Adam with global-norm clipping: for the world model, and for one actor or critic; all parameters as one vector."""
 
     def adam(rate: float, eps: float, clip: float) -> optax.GradientTransformation:
-        return optax.chain(optax.clip_by_global_norm(clip), optax.adam(rate, eps=eps))
+        return optax.flatten(optax.chain(optax.clip_by_global_norm(clip), optax.adam(rate, eps=eps)))
 
     model, agent = config.model, config.agent
     return (
@@ -320,6 +326,10 @@ def optimisers(config: Config) -> tuple[optax.GradientTransformation, optax.Grad
 
 def _arrays(tree: PyTree) -> PyTree:
     return eqx.filter(tree, eqx.is_inexact_array)
+
+
+def _norm(grads: PyTree) -> Float[Array, ""]:
+    return jnp.linalg.norm(ravel_pytree(_arrays(grads))[0])
 
 
 def _behaviour_init(tx: optax.GradientTransformation, behaviour: Behaviour) -> Any:

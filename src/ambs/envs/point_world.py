@@ -46,7 +46,7 @@ class PointWorld:
 
     half_size: float = 1.5
     """The arena reaches from −half_size to +half_size (m) on both axes; atom `outside` holds beyond."""
-    hazards: int = 3
+    hazards: int = 2
     sensed: int = 1
     """Hazards that the robot senses: the nearest ones."""
     sensor_range: float = 0.5

@@ -98,13 +98,12 @@ def unimix_log_probs(logits: Float[Array, "*axes classes"]) -> Float[Array, "*ax
 
 
 def sample_straight_through(
-    key: Key[Array, ""], log_probs: Float[Array, "latents classes"]
+    drawn: Float[Array, "latents"], log_probs: Float[Array, "latents classes"]
 ) -> Float[Array, "latents classes"]:
-    """One-hot samples whose gradient is that of the probabilities; one uniform number per latent, by its inverse CDF."""
+    """One-hot samples whose gradient is that of the probabilities, by the inverse CDF of one uniform number per latent."""
     probs = jnp.exp(log_probs)
     reached = jnp.cumsum(jax.lax.stop_gradient(probs), axis=-1)
-    drawn = jax.random.uniform(key, (log_probs.shape[0], 1)) * reached[:, -1:]
-    index = jnp.minimum((reached <= drawn).sum(axis=-1), log_probs.shape[-1] - 1)
+    index = jnp.minimum((reached <= drawn[:, None] * reached[:, -1:]).sum(axis=-1), log_probs.shape[-1] - 1)
     hot = jax.nn.one_hot(index, log_probs.shape[-1])
     return jax.lax.stop_gradient(hot - probs) + probs
 
@@ -156,7 +155,7 @@ class OneHotCategorical(NamedTuple):
 
     def sample(self, key: Key[Array, ""]) -> Float[Array, "actions"]:
         """Straight-through."""
-        return sample_straight_through(key, self.log_probs[None])[0]
+        return sample_straight_through(jax.random.uniform(key, (1,)), self.log_probs[None])[0]
 
     def mode(self) -> Float[Array, "actions"]:
         """The most likely action."""

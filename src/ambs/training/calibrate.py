@@ -47,7 +47,8 @@ def predict(model: WorldModel, windows: Sequence, key: Key[Array, ""]) -> LabelP
 
         def advance(latent: Latent, item: tuple[Array, Int[Array, ""]]) -> tuple[Latent, Latent]:
             action, step = item
-            after = model.rssm.imagine(latent, action, jax.random.fold_in(stream(key, "imagine"), step))
+            drawn = model.rssm.draw(jax.random.fold_in(stream(key, "imagine"), step))
+            after = model.rssm.imagine(latent, action, drawn)
             return after, after
 
         _, later = jax.lax.scan(advance, start, (actions, jnp.arange(actions.shape[0])))

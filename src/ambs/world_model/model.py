@@ -121,7 +121,7 @@ class WorldModel(eqx.Module):
         """The model as the shield's transition function: (key, Latent, action) -> Step."""
 
         def step(key: Key[Array, ""], latent: Latent, action: Float[Array, "actions"]) -> Step:
-            arrival = self.rssm.imagine(latent, action, key)
+            arrival = self.rssm.imagine(latent, action, self.rssm.draw(key))
             return Step(arrival, self.trace_labels(arrival), self.proceed(arrival))
 
         return step
@@ -135,4 +135,4 @@ class WorldModel(eqx.Module):
         key: Key[Array, ""],
     ) -> Latent:
         """Filter one step: the posterior latent after `action` led to `observation`."""
-        return self.rssm.observe(latent, action, self.encoder(observation), is_first, key).latent
+        return self.rssm.observe(latent, action, self.encoder(observation), is_first, self.rssm.draw(key)).latent

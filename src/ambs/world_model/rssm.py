@@ -8,7 +8,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from ambs.config import Size
 from ambs.nn.distributions import sample_straight_through, unimix_log_probs
@@ -63,10 +63,14 @@ class RSSM(eqx.Module):
         stoch = jax.nn.one_hot(jnp.argmax(self._prior(deter), axis=-1), self.classes, dtype=deter.dtype)
         return Latent(deter, stoch)
 
-    def imagine(self, latent: Latent, action: Float[Array, "actions"], key: Key[Array, ""]) -> Latent:
+    def draw(self, key: Key[Array, ""]) -> Float[Array, "latents"]:
+        """The chance in one step: a uniform number per latent."""
+        return jax.random.uniform(key, (self.latents,))
+
+    def imagine(self, latent: Latent, action: Float[Array, "actions"], drawn: Float[Array, "latents"]) -> Latent:
         """One step without an observation: ẑ from the prior."""
         deter = self._advance(latent, action)
-        return Latent(deter, sample_straight_through(key, self._prior(deter)).astype(deter.dtype))
+        return Latent(deter, sample_straight_through(drawn, self._prior(deter)).astype(deter.dtype))
 
     def observe(
         self,
@@ -74,17 +78,11 @@ class RSSM(eqx.Module):
         action: Float[Array, "actions"],
         embedding: Float[Array, "embedding"],
         is_first: Bool[Array, ""],
-        key: Key[Array, ""],
+        drawn: Float[Array, "latents"],
     ) -> Observed:
         """One step with an observation; `action` led to it. At the first step of an episode memory and action are dropped."""
-        fresh = self.initial()
-        latent = jax.tree.map(lambda new, old: jnp.where(is_first, new, old.astype(new.dtype)), fresh, latent)
-        deter = self._advance(latent, jnp.where(is_first, 0.0, action))
-        prior = self._prior(deter)
-        outputs = self.posterior(jnp.concatenate([deter, embedding.astype(deter.dtype)]))
-        posterior = unimix_log_probs(outputs.reshape(self.latents, self.classes))
-        stoch = sample_straight_through(key, posterior).astype(deter.dtype)
-        return Observed(Latent(deter, stoch), posterior, prior)
+        after, posterior = self._correct(self.initial(), latent, action, self._look(embedding), is_first, drawn)
+        return Observed(after, posterior, self._prior(after.deter))
 
     def filter(
         self,
@@ -94,16 +92,42 @@ class RSSM(eqx.Module):
         is_first: Bool[Array, "time"],
         key: Key[Array, ""],
     ) -> Observed:
-        """`observe` along a sequence: all fields with a leading time axis."""
+        """`observe` along a sequence: all fields with a leading time axis. What does not depend on memory is done for all
+        steps at once, outside the scan."""
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(actions.shape[0]))
+        fresh = self.initial()
 
-        def step(latent: Latent, inputs: tuple[Array, Array, Array, Int[Array, ""]]) -> tuple[Latent, Observed]:
-            action, embedding, first, index = inputs
-            observed = self.observe(latent, action, embedding, first, jax.random.fold_in(key, index))
-            return observed.latent, observed
+        def step(latent: Latent, inputs: tuple[Array, Array, Array, Array]) -> tuple[Latent, tuple[Latent, Array]]:
+            after, posterior = self._correct(fresh, latent, *inputs)
+            return after, (after, posterior)
 
-        times = jnp.arange(actions.shape[0])
-        _, observed = jax.lax.scan(step, start, (actions, embeddings, is_first, times))
-        return observed
+        inputs = (actions, jax.vmap(self._look)(embeddings), is_first, jax.vmap(self.draw)(keys))
+        _, (latent, posterior) = jax.lax.scan(step, start, inputs)
+        return Observed(latent, posterior, jax.vmap(self._prior)(latent.deter))
+
+    def _look(self, embedding: Float[Array, "embedding"]) -> Float[Array, "hidden"]:
+        """What the posterior's first layer makes of an embedding, before it is added to what it makes of h."""
+        weight = self.posterior.hidden[0].linear.weight[self.initial_deter.shape[0] :]
+        return embedding.astype(weight.dtype) @ weight
+
+    def _correct(
+        self,
+        fresh: Latent,
+        latent: Latent,
+        action: Float[Array, "actions"],
+        seen: Float[Array, "hidden"],
+        is_first: Bool[Array, ""],
+        drawn: Float[Array, "latents"],
+    ) -> tuple[Latent, Float[Array, "latents classes"]]:
+        """The posterior latent and its log-probabilities."""
+        latent = jax.tree.map(lambda new, old: jnp.where(is_first, new, old.astype(new.dtype)), fresh, latent)
+        deter = self._advance(latent, jnp.where(is_first, 0.0, action))
+        first, out = self.posterior.hidden[0], self.posterior.out
+        assert out is not None
+        remembered = deter @ first.linear.weight[: deter.shape[0]]
+        outputs = out(jax.nn.silu(first.norm(remembered + seen)))
+        posterior = unimix_log_probs(outputs.reshape(self.latents, self.classes))
+        return Latent(deter, sample_straight_through(drawn, posterior).astype(deter.dtype)), posterior
 
     def _advance(self, latent: Latent, action: Float[Array, "actions"]) -> Float[Array, "deter"]:
         inputs = jnp.concatenate([latent.stoch.reshape(-1), action.astype(latent.stoch.dtype)])

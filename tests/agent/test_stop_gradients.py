@@ -57,11 +57,11 @@ def test_actor_loss(grad, expected):
 
 
 def test_critic_loss():
-    """Targets, features, weights and slow copies are given."""
+    """Targets, features, weights and what the slow copies say are given."""
     found = receivers(
-        lambda critics, slow, dream, targets, weight: training._critic_loss(critics, slow, dream, targets, weight, 1.0),
+        lambda critics, said, dream, targets, weight: training._critic_loss(critics, said, dream, targets, weight, 1.0),
         critics=noisy(Critics(8, TINY, key=fresh())),
-        slow=noisy(Critics(8, TINY, key=fresh(1))),
+        said=uniform(STEPS + 1, TRACES, 5),
         dream=dream(),
         targets=uniform(STEPS, TRACES, 5),
         weight=uniform(STEPS, TRACES, 5),

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ambs.agent.update import Learned, init
+from ambs.agent.update import Behaviour, init
 from ambs.config import Config
 from ambs.errors import UserError
 from ambs.presets import from_dict
@@ -89,14 +89,16 @@ class Agent:
 
 
 def load(run: Path | str, frames: int | None = None) -> Agent:
-    """The agent of a run folder: its newest intact checkpoint, or the one at `frames`."""
+    """The agent of a run folder: its newest intact checkpoint, or the one at `frames`; all but what only learning needs."""
     folder = RunFolder.open(Path(run))
     config = from_dict(folder.config)
     found = checkpoint.load(folder.checkpoints, frames, chunks=False)
     interface = Interface.from_dict(found.meta["interface"])
     fresh = functools.partial(init, interface.spec, config, discrete=interface.discrete)
     like = jax.eval_shape(lambda key: fresh(key=key), jax.random.key(0))
-    learned: Learned = restore(like, found.groups["learned"])
+    wanted = {name: getattr(like, name) for name in ("model", "behaviour")}
+    arrays = {name: array for name, array in found.groups["learned"].items() if name.partition("/")[0] in wanted}
+    parts = restore(wanted, arrays)
     thresholds = jnp.asarray(found.groups["memory"]["thresholds"])
-    behaviour = learned.behaviour
-    return Agent(Player(learned.model, behaviour.actors, behaviour.critics, thresholds), interface, config)
+    behaviour: Behaviour = parts["behaviour"]
+    return Agent(Player(parts["model"], behaviour.actors, behaviour.critics, thresholds), interface, config)

@@ -93,14 +93,16 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     result = {
         "episodes": len(rows),
         "return": mean_interval(column["return"]),
-        "violations": mean_interval(column["violations"]),
-        "violations_per_1000": mean_interval(1000 * column["violations"] / column["length"]),
+        "violations": mean_interval(column["violations"], least=0.0),
+        "violations_per_1000": mean_interval(1000 * column["violations"] / column["length"], least=0.0, most=1000.0),
         "episodes_with_violation": share_interval(int((column["violations"] > 0).sum()), len(rows)),
-        "switches": mean_interval(column["switches"]),
+        "switches": mean_interval(column["switches"], least=0.0),
     }
     if column["decisions"].sum():
-        result["override_rate"] = mean_interval(column["overrides"] / np.maximum(column["decisions"], 1))
-        result["traces_per_decision"] = mean_interval(column["traces"] / np.maximum(column["decisions"], 1))
+        result["override_rate"] = mean_interval(
+            column["overrides"] / np.maximum(column["decisions"], 1), least=0.0, most=1.0
+        )
+        result["traces_per_decision"] = mean_interval(column["traces"] / np.maximum(column["decisions"], 1), least=0.0)
     return result
 
 

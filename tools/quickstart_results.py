@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ambs import __version__
+
 NAMES = {"random": "random play", "dreamer": "DreamerV3, no shield", "copt": "AMBS + COPT, shield"}
 
 
@@ -26,19 +28,23 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     options = parser.parse_args()
     options.results.mkdir(exist_ok=True)
-    found = [one(seed, options.runs, options.results) for seed in options.seeds]
+    publish([one(seed, options.runs, options.results) for seed in options.seeds], options.results)
+
+
+def publish(found: list[dict[str, Any]], results: Path) -> None:
+    """Write what the seeds gave."""
     for result in found:
         result.pop("files"), result.pop("runs")
     record = {
-        "command": "python tools/quickstart_results.py --seeds " + " ".join(map(str, options.seeds)),
+        "command": "python tools/quickstart_results.py --seeds " + " ".join(str(result["seed"]) for result in found),
         "date": time.strftime("%Y-%m-%d"),
-        "versions": {name: version(name) for name in ("ambs", "jax")} | {"python": platform.python_version()},
+        "versions": {"ambs": __version__, "jax": version("jax"), "python": platform.python_version()},
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "held": all(result["held"] for result in found),
         "seeds": found,
     }
-    (options.results / "quickstart.json").write_text(json.dumps(record, indent=1) + "\n")
-    (options.results / "quickstart.md").write_text(table(found))
+    (results / "quickstart.json").write_text(json.dumps(record, indent=1) + "\n")
+    (results / "quickstart.md").write_text(table(found))
     print(table(found))
 
 

@@ -196,6 +196,20 @@ def test_eval_prints_json(runs, capsys, tmp_path):
     assert facts["steps"] == steps
 
 
+def test_eval_behind_another_shield(runs, capsys):
+    path = str(runs[0].folder.path)
+    with pytest.raises(SystemExit) as stop:
+        main(["eval", path, "--episodes", "1", "--spec", "P>=0.5 [ G<=1 !hazard ]", "--labels", "sample", "--json"])
+    assert stop.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = {"labels": "sample", "safety_level": 0.5, "approximation_error": 0.45, "horizon": 1, "rolled": None}
+    assert found["changed"] == expected
+    with pytest.raises(SystemExit) as stop:
+        main(["eval", path, "--spec", "P>=0.5 [ G<=1 !goal ]"])
+    assert stop.value.code == 2
+    assert "trained for the formula !hazard" in capsys.readouterr().err
+
+
 def test_random_and_backup_policies_can_be_played(runs, capsys):
     path = str(runs[0].folder.path)
     for policy in ("random", "backup"):

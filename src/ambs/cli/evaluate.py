@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
+
+if TYPE_CHECKING:
+    from ambs.config import Config
+    from ambs.spec.formula import Formula
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,10 @@ class Evaluate:
     """Episodes to play, on each side if paired."""
     shield: Literal["on", "off", "paired"] = "on"
     """Whether the shield decides."""
+    spec: str | None = None
+    """Ask more or less of the shield than in training, e.g. 'P>=0.9 [ G<=30 !hazard ]'; Ψ must be the run's own."""
+    labels: Literal["mode", "sample", "mean"] | None = None
+    """What the shield takes from imagined label probabilities, if not as in training; `sample` heeds a model that is unsure."""
     policy: Literal["task", "backup", "random"] = "task"
     """Who acts: the task policy, the backup policy alone, or uniformly random actions."""
     seed: int = 0
@@ -64,6 +72,8 @@ class Evaluate:
         from ambs.training.record import Recorder
 
         agent = load(self.run_folder, self.frames)
+        changes = self._shield(agent.config, agent.interface.spec.psi)
+        agent = agent.behind(**changes) if changes else agent
         console = Console(stderr=True)
         bar = Progress(console=console, transient=True) if console.is_terminal and not self.json else None
         common: dict[str, Any] = {"seed": self.seed, "policy": self.policy}
@@ -72,6 +82,7 @@ class Evaluate:
                 task = bar.add_task("playing", total=self.episodes)
                 common["on_step"] = lambda done: bar.update(task, completed=done)
             facts = {"run": str(self.run_folder), "policy": self.policy, "seed": self.seed, "shield": self.shield}
+            facts |= {"changed": changes} if changes else {}
             recorder = Recorder(agent, self.record, self.video) if self.record or self.video else None
             if self.shield == "paired":
                 found = paired(agent, self.episodes, watch=recorder, **common)
@@ -84,6 +95,21 @@ class Evaluate:
         if recorder is not None:
             result["files"] = recorder.close()
         return _plain(result)
+
+    def _shield(self, config: Config, psi: Formula) -> dict[str, Any]:
+        """Settings of the shield that differ from the run's."""
+        from ambs.errors import UserError
+        from ambs.presets import with_spec
+        from ambs.spec.parser import parse_formula
+
+        changes: dict[str, Any] = {} if self.labels is None else {"labels": self.labels}
+        if self.spec is not None:
+            wanted = with_spec(config, self.spec)
+            if wanted.psi is None or parse_formula(wanted.psi) != psi:
+                raise UserError(f"this agent was trained for the formula {psi}, and cannot be held to {wanted.psi}")
+            names = ("safety_level", "approximation_error", "horizon", "rolled")
+            changes |= {name: getattr(wanted.shield, name) for name in names}
+        return changes
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from ambs.agent.update import Behaviour, init
 from ambs.config import Config
 from ambs.errors import UserError
-from ambs.presets import from_dict
+from ambs.presets import changed, from_dict
 from ambs.shield.decide import Decision
 from ambs.training import checkpoint
 from ambs.training.act import Carry, Player, initial_carry
@@ -38,6 +38,10 @@ class Agent:
         self._carry: Carry = initial_carry(self.player, batch)
         self._first = np.ones(batch, bool)
         return self
+
+    def behind(self, **shield: Any) -> "Agent":
+        """The same agent behind another shield: fields of `ShieldConfig` by name."""
+        return Agent(self.player, self.interface, changed(self.config, {"shield": shield}))
 
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""

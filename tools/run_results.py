@@ -35,8 +35,12 @@ def keep(run: Path, results: Path, evaluation: Path | None) -> None:
     record = RunFolder.open(run).record
     target = results / f"{record['method']}-s{record['seed']}"
     target.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", "episodes.jsonl"):
-        shutil.copy(run / name, target / name)
+    command = record["command"]
+    if "--out" in command:  # A place on one machine is of no use on another.
+        place = command.index("--out")
+        record = record | {"command": command[:place] + command[place + 2 :]}
+    (target / "config.json").write_text(json.dumps(record, indent=1) + "\n")
+    shutil.copy(run / "episodes.jsonl", target / "episodes.jsonl")
     rows = read_rows(run / "metrics.jsonl")
     kept = rows[:: -(-len(rows) // ROWS)]
     (target / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))

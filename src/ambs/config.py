@@ -166,12 +166,14 @@ class TrainingConfig:
     """Frames between two rows of metrics."""
     checkpoint_every: int = 100_000
     """Frames between two checkpoints; 0: only at the end."""
-    keep: int = 2
+    keep: Annotated[int, tyro.conf.arg(aliases=["--keep"])] = 2
     """Checkpoints that are kept."""
     max_skipped: int = 100
     """Updates in a row with a non-finite loss or gradient that stop the run."""
     max_faults: int = 10
-    """Environment faults that are tolerated."""
+    """Environment faults that are tolerated: each ends its episode and replaces the environment; one more ends the run."""
+    env_timeout: float = 60.0
+    """Seconds after which an environment of your own that does not answer is killed and replaced."""
     wandb: bool = False
     """Log to Weights & Biases too; needs the extra `wandb`."""
 

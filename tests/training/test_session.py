@@ -83,7 +83,7 @@ def test_resuming_changes_nothing(runs):
         assert set(arrays) == set(theirs.groups[group])
         for name, array in arrays.items():
             np.testing.assert_array_equal(array, theirs.groups[group][name], err_msg=f"{group}/{name}")
-    assert len(mine.groups["learned"]) > 100
+    assert len(mine.groups["learned"]) > 50
     for name in ("metrics.jsonl", "episodes.jsonl"):
         rows = [
             [

@@ -19,6 +19,7 @@ from ambs.training.arrays import restore
 from ambs.training.interface import Interface
 from ambs.training.loop import compiled_act
 from ambs.training.run_folder import RunFolder
+from ambs.training.snapshot import check_meta, fitting
 
 
 class Agent:
@@ -93,10 +94,14 @@ def load(run: Path | str, frames: int | None = None) -> Agent:
     folder = RunFolder.open(Path(run))
     config = from_dict(folder.config)
     found = checkpoint.load(folder.checkpoints, frames, chunks=False)
-    interface = Interface.from_dict(found.meta["interface"])
-    fresh = functools.partial(init, interface.spec, config, discrete=interface.discrete)
-    like = jax.eval_shape(lambda key: fresh(key=key), jax.random.key(0))
-    learned: Learned = restore(like, found.groups["learned"])
-    thresholds = jnp.asarray(found.groups["memory"]["thresholds"])
+    check_meta(found)
+    with fitting(found):
+        interface = Interface.from_dict(found.meta["interface"])
+        fresh = functools.partial(init, interface.spec, config, discrete=interface.discrete)
+        like = jax.eval_shape(lambda key: fresh(key=key), jax.random.key(0))
+        learned: Learned = restore(like, found.groups["learned"])
+        atoms = len(learned.model.trace_formula()[1])
+        memory = {"thresholds": jnp.zeros(atoms)}
+        thresholds = restore(memory, {"thresholds": found.groups["memory"]["thresholds"]})["thresholds"]
     behaviour = learned.behaviour
     return Agent(Player(learned.model, behaviour.actors, behaviour.critics, thresholds), interface, config)

@@ -231,12 +231,12 @@ LARGEST = 2**53
 """Of whole numbers: beyond it JSON and floats no longer tell them apart."""
 
 
-def _at_least(name: str, value: float, least: float) -> None:
+def _at_least(name: str, value: int | float, least: int | float) -> None:
     if not value >= least:
         raise UserError(f"{name} must be at least {least}, got {value}")
 
 
-def _above(name: str, value: float, bound: float) -> None:
+def _above(name: str, value: int | float, bound: int | float) -> None:
     if not value > bound:
         raise UserError(f"{name} must be above {bound}, got {value}")
 

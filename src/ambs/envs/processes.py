@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
+import threading
 import time
 from typing import Any, Literal
 
@@ -121,9 +123,25 @@ class _Accounted:
 
     def __init__(self, factory: Factory, repeat: int, atoms: int) -> None:
         self.factory, self.repeat, self.atoms = factory, repeat, atoms
+        self.home = os.getpid()
 
     def __call__(self) -> gymnasium.Env:
+        if os.getpid() != self.home:
+            _end_with_parent()
         return _FrameAccounts(self.factory(), self.repeat, self.atoms)
+
+
+def _end_with_parent() -> None:
+    """Let a worker end when the process that started it does, even one that was killed while the worker was busy."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class _FrameAccounts(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -83,6 +83,8 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     An observation is a vector, a picture uint8 `[height, width, 3]` or a dictionary of such.
     """
 
+    can_save = True
+    """Whether `get_state` and `set_state` work."""
     fallback_action: Any = None
     """Action of last resort; None: zeros."""
 

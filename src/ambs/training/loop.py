@@ -66,6 +66,8 @@ class Trainer:
 
     def _begin(self) -> None:
         config = self.config
+        if not self.envs.can_save:
+            raise UserError(f"{config.env} has no get_state and set_state: a run in it could not be saved")
         self.root = jax.random.key(config.seed)
         self.interface: Interface = interface(self.envs, config)
         if config.model.standardise:
@@ -90,6 +92,7 @@ class Trainer:
         self.label_quality: dict[str, float] = {}
         self.last_totals: dict[str, int] = self.accounts.totals()
         raw, infos = self.envs.reset(seed=_seed(config.seed, "layouts"))
+        self.accounts.faults = len(self.envs.faults)
         self.labels = infos["labels"]
         self.row = self.interface.first_rows(raw, infos, config)
         training = config.training

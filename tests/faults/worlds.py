@@ -14,7 +14,8 @@ import ambs.envs
 
 TICKETS = "AMBS_FAULT_TICKETS"
 KINDS = ("raise", "die", "hang", "nan", "infinite reward", "shape", "labels", "reset")
-TIMEOUT = 2.0
+TIMEOUT = 20.0
+"""Seconds; a new process must import all it needs in this time, on a busy machine too."""
 
 
 class Faulty(gymnasium.Wrapper):

@@ -6,7 +6,6 @@ while the others go on.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import threading
@@ -73,13 +72,14 @@ class ProcessVectorEnv(CopiesVectorEnv):
         return AsyncVectorEnv([self._accounted], context=self._context, autoreset_mode=AutoresetMode.DISABLED)
 
     def _end(self, copy: AsyncVectorEnv) -> None:
-        # A worker that has already gone cannot be told to go.
-        with contextlib.suppress(Exception):
-            copy.close(terminate=True)
+        # Not by its own `close`, which waits for workers that do not answer or take no notice of SIGTERM.
         for process in copy.processes:
-            if process.is_alive():
-                process.kill()
+            process.kill()
             process.join()
+        for pipe in copy.parent_pipes:
+            if pipe is not None:
+                pipe.close()
+        copy.closed = True
 
     def _call(self, index: int, method: str, *arguments: Any) -> Any:
         faults: dict[int, str] = {}

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST_ARGS ?=
 
-.PHONY: help install test lint types train format clean
+.PHONY: help install test faults lint types train format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,6 +19,10 @@ $(READY): pyproject.toml
 
 test: lint types  ## linters, types and tests; closes with pytest's summary
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+faults: $(READY)  ## everything that docs/reliability.md promises, tried in full; up to two hours
+	@rm -f .faults.jsonl
+	AMBS_FAULTS=full AMBS_FAULTS_LEDGER=$(CURDIR)/.faults.jsonl $(BIN)/python -m pytest -q tests/faults
 
 lint: $(READY)  ## ruff: lint and format
 	$(BIN)/ruff check --quiet .

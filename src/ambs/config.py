@@ -1,7 +1,8 @@
 """Settings of a run: nested frozen dataclasses, the paper's values as defaults (its appendix "Hyperparameters")."""
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+import math
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -70,8 +71,11 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.size not in SIZES:
             raise UserError(f"size must be one of {', '.join(SIZES)}, got {self.size!r}")
-        if not self.positive_weight > 0:
-            raise UserError(f"positive_weight must be above 0, got {self.positive_weight}")
+        _all_finite(self)
+        for name in ("positive_weight", "adam_eps", "clip"):
+            _above(name, getattr(self, name), 0)
+        for name in ("learning_rate", "vector_scale", "label_scale", "dyn_scale", "rep_scale", "free_nats"):
+            _at_least(name, getattr(self, name), 0)
 
     @property
     def widths(self) -> Size:
@@ -120,6 +124,21 @@ class AgentConfig:
     lag_rule: Literal["min", "max"] = "min"
     """`min`: μ ← min{μ(1+σ), 1}. `max`, the paper's code: μ ← max{μ(1+σ), 1}, with ψ per state."""
 
+    def __post_init__(self) -> None:
+        _all_finite(self)
+        for name in ("imagination", "imagine_from"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        for name in ("kappa", "adam_eps", "clip", "norm_limit"):
+            _above(name, getattr(self, name), 0)
+        for name in ("learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma"):
+            _at_least(name, getattr(self, name), 0)
+        for name in ("lam", "ema_decay", "norm_decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        if not 0 < self.discount < 1:
+            raise UserError(f"discount must lie in (0, 1), got {self.discount}")
+
     @property
     def penalty_weight(self) -> float:
         """α."""
@@ -166,12 +185,14 @@ class TrainingConfig:
     """Frames between two rows of metrics."""
     checkpoint_every: int = 100_000
     """Frames between two checkpoints; 0: only at the end."""
-    keep: int = 2
+    keep: Annotated[int, tyro.conf.arg(aliases=["--keep"])] = 2
     """Checkpoints that are kept."""
     max_skipped: int = 100
     """Updates in a row with a non-finite loss or gradient that stop the run."""
     max_faults: int = 10
-    """Environment faults that are tolerated."""
+    """Environment faults that are tolerated: each ends its episode and replaces the environment; one more ends the run."""
+    env_timeout: float = 60.0
+    """Seconds after which an environment of your own that does not answer is killed and replaced."""
     wandb: bool = False
     """Log to Weights & Biases too; needs the extra `wandb`."""
 
@@ -191,8 +212,12 @@ class TrainingConfig:
             _at_least(name, getattr(self, name), 1)
         for name in ("prefill", "shield_from", "calibrate_every", "checkpoint_every", "max_skipped", "max_faults"):
             _at_least(name, getattr(self, name), 0)
-        if not self.train_ratio > 0:
-            raise UserError(f"train_ratio must be above 0, got {self.train_ratio}")
+        _all_finite(self)
+        for name in ("train_ratio", "env_timeout"):
+            _above(name, getattr(self, name), 0)
+        _at_least("calibration_windows", self.calibration_windows, 1)
+        if not 0 <= self.false_flags <= 1:
+            raise UserError(f"false_flags must lie in [0, 1], got {self.false_flags}")
         if self.capacity < self.envs * self.length:
             raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
 
@@ -202,9 +227,28 @@ class TrainingConfig:
         return self.train_ratio / (self.batch * self.length)
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
+LARGEST = 2**53
+"""Of whole numbers: beyond it JSON and floats no longer tell them apart."""
+
+
+def _at_least(name: str, value: int | float, least: int | float) -> None:
+    if not value >= least:
         raise UserError(f"{name} must be at least {least}, got {value}")
+
+
+def _above(name: str, value: int | float, bound: int | float) -> None:
+    if not value > bound:
+        raise UserError(f"{name} must be above {bound}, got {value}")
+
+
+def _all_finite(settings: Any) -> None:
+    """Refuse NaN, infinity, and whole numbers that nobody means."""
+    for field_ in fields(settings):
+        value = getattr(settings, field_.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{field_.name} must be a finite number, got {value}")
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise UserError(f"{field_.name} must be at most {LARGEST}, got {value}")
 
 
 @dataclass(frozen=True)
@@ -231,4 +275,5 @@ class Config:
     """Worlds, weights, noise: everything."""
 
     def __post_init__(self) -> None:
+        _all_finite(self)
         _at_least("seed", self.seed, 0)

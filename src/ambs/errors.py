@@ -1,5 +1,20 @@
-"""The one exception that is meant for people."""
+"""The exceptions that are meant for people; docs/reliability.md lists the exit codes."""
+
+STOPPED = 75
+"""Exit code of a run that was asked to stop and can be resumed (EX_TEMPFAIL)."""
+RUN_FAILED = 70
+"""… of a run that cannot go on by itself (EX_SOFTWARE)."""
+DISK_FAILED = 74
+"""… of a disk that does not take what must be kept (EX_IOERR)."""
 
 
 class UserError(ValueError):
     """Bad input, told in a sentence: the command line prints it without a traceback and exits with 2."""
+
+
+class RunError(RuntimeError):
+    """A run had to end: the command line prints the sentence without a traceback and exits with `code`."""
+
+    def __init__(self, sentence: str, code: int = RUN_FAILED) -> None:
+        super().__init__(sentence)
+        self.code = code

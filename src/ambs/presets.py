@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import reprlib
 import types
 import typing
 from collections.abc import Mapping
@@ -169,7 +170,7 @@ def changed(config: Any, changes: Mapping[str, Any], where: str = "") -> Any:
         old = getattr(config, name)
         if dataclasses.is_dataclass(old):
             if not isinstance(value, Mapping):
-                raise UserError(f"{where + name} must be a group of settings, got {value!r}")
+                raise UserError(f"{where + name} must be a group of settings, got {_short(value)}")
             values[name] = changed(old, value, f"{where}{name}.")
         else:
             values[name] = _checked(where + name, value, hints[name])
@@ -193,13 +194,21 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
             return tuple(_checked(name, item, options[0]) for item in value)
     elif hint is float:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise UserError(f"{name} must be a number that is not so large, got {_short(value)}") from None
     elif hint is type(None):
         if value is None:
             return None
     elif isinstance(value, hint) and not (isinstance(value, bool) and hint is int):
         return value
-    raise UserError(f"{name} must be {_words(hint)}, got {value!r}")
+    raise UserError(f"{name} must be {_words(hint)}, got {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    """A value as a sentence can quote it."""
+    return reprlib.repr(value) if isinstance(value, (str, list, tuple, dict)) else repr(value)[:60]
 
 
 def _words(hint: Any) -> str:

@@ -253,9 +253,9 @@ def test_names(tmp_path, name):
 
 def test_written_wrongly(two, monkeypatch):
     """A disk that does not give back what it got: the earlier checkpoints stay."""
-    real = checkpoint._contents
+    real = checkpoint._verify
     monkeypatch.setattr(
-        checkpoint, "_contents", lambda path, entry: flip(path) or real(path, entry) if "30" in str(path) else None
+        checkpoint, "_verify", lambda path, entry: flip(path) or real(path, entry) if "30" in str(path) else None
     )
     with pytest.raises(OSError, match=r"000000000030 was not written correctly: learned.safetensors does not match"):
         put(two, 30)

@@ -83,7 +83,7 @@ def test_resuming_changes_nothing(runs):
         assert set(arrays) == set(theirs.groups[group])
         for name, array in arrays.items():
             np.testing.assert_array_equal(array, theirs.groups[group][name], err_msg=f"{group}/{name}")
-    assert len(mine.groups["learned"]) > 100
+    assert len(mine.groups["learned"]) > 50
     for name in ("metrics.jsonl", "episodes.jsonl"):
         rows = [
             [
@@ -169,8 +169,9 @@ def test_a_loaded_agent_decides(runs):
     told = agent.start(batch=2).act(cells, labels=[[False, False], [True, False]])
     assert bool(told.overridden[1])
     assert "already violates" in agent.explain(told, 1)
-    with pytest.raises(UserError, match="must have shape"):
-        agent.act(np.zeros((2, 7)))
+    blind = agent.act(np.zeros((2, 7)))
+    assert "must have shape" in agent.refused
+    assert blind.overridden.all()
     again = ambs.load(runs[0].folder.path).start(batch=2, seed=1).act(cells)
     np.testing.assert_array_equal(again.proposed, decision.proposed)
 

@@ -19,7 +19,7 @@ from ambs.cli.play import Play
 from ambs.cli.quickstart import Quickstart
 from ambs.cli.train import WHAT, Resume, parse_train
 from ambs.cli.verify import Verify
-from ambs.errors import UserError
+from ambs.errors import RunError, UserError
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ def main(args: list[str] | None = None) -> None:
     except UserError as error:
         print(f"ambs: {error}", file=sys.stderr)
         code = 2
+    except RunError as error:
+        print(f"ambs: {error}", file=sys.stderr)
+        code = error.code
     except OSError as error:
         print(f"ambs: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
         code = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -37,7 +37,11 @@ class Train:
 
     def run(self) -> int:
         """Train, with a display."""
-        prepare_device(self.device, self.settings.model.size)
-        from ambs.training.session import start
 
-        return watch(lambda **hooks: start(self.settings, self.out, command=["ambs", *sys.argv[1:]], **hooks))
+        def begin(**hooks: Any) -> Any:
+            prepare_device(self.device, self.settings.model.size)
+            from ambs.training.session import start
+
+            return start(self.settings, self.out, command=["ambs", *sys.argv[1:]], **hooks)
+
+        return watch(begin)

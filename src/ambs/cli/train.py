@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -12,15 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from ambs.errors import UserError
+from ambs.errors import STOPPED, UserError
 
 if TYPE_CHECKING:
     from ambs.cli.settings import Train
     from ambs.training.session import Session
 
 WHAT = "Train an agent: world model, task policy, backup policy and shield, from scratch."
-STOPPED = 75
-"""Exit code of a run that was asked to stop and can be resumed (EX_TEMPFAIL)."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,14 @@ class Resume:
 
     def run(self) -> int:
         """Train on."""
-        from ambs.presets import from_dict
-        from ambs.training.run_folder import RunFolder
-
-        prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
-        from ambs.training.session import reopen
 
         def again(**hooks: Any) -> Session:
+            from ambs.presets import from_dict
+            from ambs.training.run_folder import RunFolder
+
+            prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
+            from ambs.training.session import reopen
+
             session, skipped = reopen(self.run_folder, **hooks)
             for sentence in skipped:
                 print(f"ambs: {sentence}; going on from the one before", file=sys.stderr)
@@ -114,19 +114,20 @@ def prepare_device(device: str, size: str) -> None:
 
 
 def watch(begin: Any) -> int:
-    """Run a session under a display; 0 finished, 75 stopped and resumable."""
+    """Run a session under a display; 0 finished, 75 stopped and resumable. A signal counts from the first line on."""
     from ambs.cli.display import Display
-    from ambs.training.loop import Diverged
-    from ambs.training.session import stopping
+    from ambs.training.stopping import stopping
 
-    with Display() as display:
-        session: Session = begin(on_metrics=lambda row: display.show(row))
+    with stopping() as stop, Display() as display:
+        session: Session = begin(on_metrics=lambda row: display.show(row), stop=stop)
         display.begin(session)
-        try:
-            with stopping(session):
-                state = session.run()
-        except Diverged as error:
-            raise UserError(str(error)) from None
+        state = session.run()
+    with contextlib.suppress(OSError):  # A terminal that has gone away.
+        _say(session, state)
+    return 0 if state == "finished" else STOPPED
+
+
+def _say(session: Session, state: str) -> None:
     path = session.folder.path
     if session.folder.log_error:
         print(f"ambs: some rows could not be logged: {session.folder.log_error}", file=sys.stderr)
@@ -134,6 +135,5 @@ def watch(begin: Any) -> int:
         print(
             f"Finished: {path}\nEvaluate it:  ambs eval {path} --shield paired\nSee its curves:  tensorboard --logdir {path}"
         )
-        return 0
-    print(f"Stopped; everything is saved. Go on with:  ambs resume {path}")
-    return STOPPED
+    else:
+        print(f"Stopped; everything is saved. Go on with:  ambs resume {path}")

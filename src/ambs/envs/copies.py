@@ -155,7 +155,7 @@ class CopiesVectorEnv(LabelledVectorEnv):
             max_faults=max_faults,
         )
         self._name, self._factory = str(probe), factory
-        self._can_save = all(probe.has_wrapper_attr(name) for name in ("get_state", "set_state"))
+        self.can_save = all(probe.has_wrapper_attr(name) for name in ("get_state", "set_state"))
         known = probe.has_wrapper_attr("fallback_action")
         self.fallback_action = probe.get_wrapper_attr("fallback_action") if known else None
         probe.close()
@@ -185,7 +185,7 @@ class CopiesVectorEnv(LabelledVectorEnv):
 
     def _save(self) -> Snapshot:
         """What is shown, and field f of environment i as `i.f`; nothing of those that must be made anew."""
-        if not self._can_save:
+        if not self.can_save:
             raise UserError(f"{self._name} cannot be saved: it has no get_state and set_state")
         state = self._shown.save()
         for index in range(self.num_envs):
@@ -196,7 +196,7 @@ class CopiesVectorEnv(LabelledVectorEnv):
         return state
 
     def _restore(self, state: Snapshot) -> None:
-        if not self._can_save:
+        if not self.can_save:
             raise UserError(f"{self._name} cannot be restored: it has no get_state and set_state")
         # Many wrappers refuse to step what was never reset.
         if faults := self._start(dict.fromkeys(range(self.num_envs), 0)):

@@ -6,8 +6,9 @@ while the others go on.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
+import os
+import threading
 import time
 from typing import Any, Literal
 
@@ -71,13 +72,14 @@ class ProcessVectorEnv(CopiesVectorEnv):
         return AsyncVectorEnv([self._accounted], context=self._context, autoreset_mode=AutoresetMode.DISABLED)
 
     def _end(self, copy: AsyncVectorEnv) -> None:
-        # A worker that has already gone cannot be told to go.
-        with contextlib.suppress(Exception):
-            copy.close(terminate=True)
+        # Not by its own `close`, which waits for workers that do not answer or take no notice of SIGTERM.
         for process in copy.processes:
-            if process.is_alive():
-                process.kill()
+            process.kill()
             process.join()
+        for pipe in copy.parent_pipes:
+            if pipe is not None:
+                pipe.close()
+        copy.closed = True
 
     def _call(self, index: int, method: str, *arguments: Any) -> Any:
         faults: dict[int, str] = {}
@@ -121,9 +123,25 @@ class _Accounted:
 
     def __init__(self, factory: Factory, repeat: int, atoms: int) -> None:
         self.factory, self.repeat, self.atoms = factory, repeat, atoms
+        self.home = os.getpid()
 
     def __call__(self) -> gymnasium.Env:
+        if os.getpid() != self.home:
+            _end_with_parent()
         return _FrameAccounts(self.factory(), self.repeat, self.atoms)
+
+
+def _end_with_parent() -> None:
+    """Let a worker end when the process that started it does, even one that was killed while the worker was busy."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class _FrameAccounts(gymnasium.Wrapper[Any, Any, Any, Any]):

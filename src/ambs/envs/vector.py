@@ -33,7 +33,7 @@ from gymnasium.vector.utils import batch_space
 
 from ambs.envs.labels import choose_spec
 from ambs.envs.snapshot import Snapshot, check_fields
-from ambs.errors import UserError
+from ambs.errors import RunError, UserError
 from ambs.spec.formula import Atoms, Formula
 
 MAX_FAULTS = 10
@@ -53,7 +53,7 @@ class Fault:
         return f"environment {self.env}, step {self.step}: {self.reason}"
 
 
-class TooManyFaults(RuntimeError):  # noqa: N818 (it is a number of faults that is the error)
+class TooManyFaults(RunError):  # noqa: N818 (it is a number of faults that is the error)
     """More faults than the run was allowed."""
 
 
@@ -83,6 +83,8 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     An observation is a vector, a picture uint8 `[height, width, 3]` or a dictionary of such.
     """
 
+    can_save = True
+    """Whether `get_state` and `set_state` work."""
     fallback_action: Any = None
     """Action of last resort; None: zeros."""
 
@@ -115,6 +117,8 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self.atoms, self.psi = atoms, choose_spec(spec, psi, atoms)
         self.action_repeat, self.max_faults = action_repeat, max_faults
         self.faults: list[Fault] = []
+        self.earlier_faults = 0
+        """Faults before these environments were made, in a run that was resumed; they count too."""
         self.steps = 0
         self._roots = np.full(num_envs, int(np.random.SeedSequence().generate_state(1)[0]), np.int64)
         """Where the seeds of each environment's episodes come from."""
@@ -189,9 +193,10 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """Remember the faults of this step; stop the run if they have become too many."""
         noted = [Fault(env, self.steps, reason) for env, reason in sorted(faults.items())]
         self.faults.extend(noted)
-        if len(self.faults) > self.max_faults:
+        count = self.earlier_faults + len(self.faults)
+        if count > self.max_faults and noted:
             last = "; ".join(str(fault) for fault in self.faults[-3:])
-            raise TooManyFaults(f"{len(self.faults)} faults, and max_faults is {self.max_faults}; the last: {last}")
+            raise TooManyFaults(f"{count} faults, and max_faults is {self.max_faults}; the last: {last}")
         return noted
 
     def _check_actions(self, actions: Any) -> tuple[np.ndarray, np.ndarray]:

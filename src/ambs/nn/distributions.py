@@ -75,12 +75,14 @@ def value_loss(logits: Float[Array, "bins"], target: Float[Array, ""], limit: fl
 
 def _mean_of(logits: Float[Array, "bins"], support: Float[Array, "bins"]) -> Float[Array, ""]:
     """Mean over a support symmetric about 0: what bins and their mirror images differ by, so that equal ones cancel exactly.
+    NaN if a logit is infinite, which comes of a broken network.
 
     The outermost bins may lie at ±5e8: had each its own product, rounding alone could move the mean by one.
     """
     weights = jax.nn.softmax(at_least_float32(logits))
     half = support.shape[0] // 2
-    return ((weights[-half:] - weights[:half][::-1]) * support[-half:]).sum()
+    mean = ((weights[-half:] - weights[:half][::-1]) * support[-half:]).sum()
+    return jnp.where(jnp.isfinite(logits).all(), mean, jnp.nan)
 
 
 def bernoulli_loss(

@@ -188,8 +188,8 @@ def _finish(
     last_resort = jax.tree.map(jnp.zeros_like, backup)
     if parts.fallback is not None:
         fallback = _broadcast(parts.fallback, backup)
-        last_resort = _select(jax.vmap(all_finite)(fallback), fallback, last_resort)
-    action = _select(overridden, _select(trusted, backup, last_resort), proposed)
+        last_resort = select(jax.vmap(all_finite)(fallback), fallback, last_resort)
+    action = select(overridden, select(trusted, backup, last_resort), proposed)
     violating = (progress.evidence.first_violation > 0).sum(axis=1)
     drew = (progress.used > 0) & (progress.reason != Reason.NON_FINITE)
     row = jnp.maximum(progress.used // table.chunk - 1, 0)
@@ -211,7 +211,7 @@ def _finish(
     )
 
 
-def _select(which: Bool[Array, "envs"], chosen: PyTree, otherwise: PyTree) -> PyTree:
+def select(which: Bool[Array, "envs"], chosen: PyTree, otherwise: PyTree) -> PyTree:
     """Leaf by leaf `chosen` where `which`, without arithmetic on what is not chosen."""
 
     def pick(a: Array, b: Array) -> Array:

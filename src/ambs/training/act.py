@@ -13,8 +13,8 @@ from ambs.config import Config
 from ambs.nn.precision import cast
 from ambs.shield.config import ShieldConfig
 from ambs.shield.decide import Decision, Reason, rule
-from ambs.shield.estimate import NO_ATOM, NOT_DRAWN, rollout
-from ambs.shield.runtime import Parts, shield
+from ambs.shield.estimate import NO_ATOM, NOT_DRAWN, all_finite, rollout
+from ambs.shield.runtime import Parts, select, shield
 from ambs.streams import at, stream
 from ambs.world_model.model import WorldModel
 from ambs.world_model.rssm import Latent
@@ -55,6 +55,7 @@ def act(
     active: Bool[Array, ""],
     root: Key[Array, ""],
     step: Int[Array, ""],
+    usable: Bool[Array, "envs"] | None = None,
     *,
     config: Config,
     shielded: bool,
@@ -66,21 +67,27 @@ def act(
     `root` is the run's key, `step` the number of the decision; each purpose draws from its own stream. `labels_now` are
     the labels of the current states; None: what the model makes of the observation. `active` switches a shield on that is
     built in (`shielded`).
+
+    An observation that is not `usable` or not finite, or that makes a latent that is not finite, does not reach the memory:
+    shield or not, the backup policy acts on the last good state there, reason `NON_FINITE`.
     """
     envs = carry.action.shape[0]
     fast = player._replace(**{name: cast(getattr(player, name), dtype) for name in ("model", "actors", "critics")})
-    latent = jax.vmap(fast.model.encode)(
+    seen = jax.vmap(fast.model.encode)(
         carry.latent, carry.action, observation, is_first, _keys(root, "filter", step, envs)
     )
+    good = jax.vmap(all_finite)((observation, seen)) & (is_first | jax.vmap(all_finite)(carry))
+    good = good if usable is None else good & usable
+    latent = select(good, seen, _last_good(fast, carry, is_first, seen))
     actor = getattr(fast.actors, policy)
     proposed = jax.vmap(actor.act)(_keys(root, "policy", step, envs), latent)
     if labels_now is None:
         known = jax.vmap(fast.model.trace_labels)(latent)[:, -1] >= player.thresholds[None]
     else:
         known = fast.model.true_trace_labels(labels_now[:, None])[:, 0]
+    parts = shield_parts(fast, config)
     plain = accepted(proposed, config.shield)
     if shielded:
-        parts = shield_parts(fast, config)
 
         def decide() -> Decision:
             return shield(at(stream(root, "shield"), step), latent, proposed, parts, known)
@@ -88,8 +95,41 @@ def act(
         decision = jax.lax.cond(active, decide, lambda: plain)
     else:
         decision = plain
+    sound = good & jax.vmap(all_finite)(decision.action)
+    decision = jax.lax.cond(sound.all(), lambda: decision, lambda: _blind(decision, sound, latent, parts, root, step))
     memory = jax.tree.map(lambda new, old: new.astype(old.dtype), Carry(latent, decision.action), carry)
     return memory, decision
+
+
+def _last_good(player: Player, carry: Carry, is_first: Bool[Array, "envs"], like: Latent) -> Latent:
+    """The remembered state; the first of an episode where there is none or it is spoilt."""
+    start = initial_carry(player, is_first.shape[0]).latent
+    kept = select(is_first | ~jax.vmap(all_finite)(carry), start, carry.latent)
+    return jax.tree.map(lambda leaf, same: leaf.astype(same.dtype), kept, like)
+
+
+def _blind(
+    decision: Decision,
+    sound: Bool[Array, "envs"],
+    latent: Latent,
+    parts: Parts,
+    root: Key[Array, ""],
+    step: Int[Array, ""],
+) -> Decision:
+    """The decision with the backup policy, or the action of last resort, in place of what is not sound."""
+    envs = sound.shape[0]
+    backup = jax.vmap(parts.backup)(_keys(root, "blind", step, envs), latent)
+    trusted = jax.vmap(all_finite)((latent, backup))
+    resort = jnp.zeros_like(backup) if parts.fallback is None else jnp.broadcast_to(parts.fallback[None], backup.shape)
+    action = select(trusted, backup, resort.astype(backup.dtype)).astype(decision.action.dtype)
+    unknown = jnp.broadcast_to(jnp.array([[0.0, 1.0]], decision.interval.dtype), decision.interval.shape)
+    return decision._replace(
+        action=select(sound, decision.action, action),
+        overridden=decision.overridden | ~sound,
+        p_safe=jnp.where(sound, decision.p_safe, 0.0),
+        interval=select(sound, decision.interval, unknown),
+        reason=jnp.where(sound, decision.reason, int(Reason.NON_FINITE)),
+    )
 
 
 def shield_parts(player: Player, config: Config) -> Parts:

@@ -12,13 +12,14 @@ from ambs.agent.update import Behaviour, init
 from ambs.config import Config
 from ambs.errors import UserError
 from ambs.presets import changed, from_dict
-from ambs.shield.decide import Decision
+from ambs.shield.decide import Decision, Reason
 from ambs.training import checkpoint
 from ambs.training.act import Carry, Player, initial_carry
 from ambs.training.arrays import restore
 from ambs.training.interface import Interface
 from ambs.training.loop import compiled_act
 from ambs.training.run_folder import RunFolder
+from ambs.training.snapshot import check_meta, fitting
 
 
 class Agent:
@@ -37,6 +38,8 @@ class Agent:
         self._act = compiled_act(self.config, self.shielded, policy)
         self._carry: Carry = initial_carry(self.player, batch)
         self._first = np.ones(batch, bool)
+        self.refused = ""
+        """What was wrong with the last observation, if it was refused."""
         return self
 
     def behind(self, **shield: Any) -> "Agent":
@@ -52,13 +55,31 @@ class Agent:
 
         The decision's actions are the environment's. `labels` bool `[batch, atoms]` are those of the current states, if
         they are known; else the shield goes by what the model makes of the observation.
+
+        An observation that is not finite, or not of the shape and kind that the agent was trained on, is refused: memory
+        stays as it was, the backup policy acts on the last good state, and `refused` says what is wrong.
         """
-        parts = self._checked(observation)
-        known = None if labels is None else np.asarray(labels, bool).reshape(self.batch, len(self.interface.spec.atoms))
+        parts, self.refused = self._checked(observation)
+        usable = np.full(self.batch, not self.refused)
         self._carry, decision = self._act(
-            self.player, self._carry, parts, self._first, known, np.array(True), self.root, self.steps
+            self.player,
+            self._carry,
+            parts,
+            self._first,
+            self._known(labels),
+            np.array(True),
+            self.root,
+            self.steps,
+            usable,
         )
-        self._first = np.zeros(self.batch, bool)
+        for name, part in parts.items():
+            bad = (
+                [] if self.refused else np.flatnonzero(~np.isfinite(part.reshape(self.batch, -1)).all(axis=1)).tolist()
+            )
+            if bad:
+                usable[bad] = False
+                self.refused = f"the {name} of observation {bad[0]} is not finite"
+        self._first = self._first & ~usable
         self.steps += 1
         decision = jax.device_get(decision)
         self.raw_action = decision.action
@@ -66,30 +87,57 @@ class Agent:
         return decision._replace(action=to_env(decision.action), proposed=to_env(decision.proposed))
 
     def explain(self, decision: Decision, env: int = 0) -> str:
-        """One sentence on a decision."""
+        """One sentence on the last decision."""
+        if self.refused and decision.reason[env] == Reason.NON_FINITE:
+            return f"override: {self.refused}; the backup policy acts on the last good state"
         _, atoms = self.player.model.trace_formula()
         return decision.explain(env, atoms, self.config.shield)
 
-    def _checked(self, observation: Any) -> dict[str, np.ndarray]:
+    def _known(self, labels: Any) -> np.ndarray | None:
+        if labels is None:
+            return None
+        wanted = (self.batch, len(self.interface.spec.atoms))
+        known = np.asarray(labels)
+        if known.dtype != np.bool_ or known.shape not in (wanted, wanted[1:] if self.batch == 1 else wanted):
+            raise UserError(f"labels must be truth values of shape {wanted}, got {known.dtype} of shape {known.shape}")
+        return known.reshape(wanted)
+
+    def _checked(self, observation: Any) -> tuple[dict[str, np.ndarray], str]:
+        """The observation as the model takes it and nothing; or zeros and what is wrong with it."""
         spec = self.interface.spec.observation
         shapes = {"image": (spec.image, spec.image, 3), "vector": (spec.vector,)}
         wanted = {name: shape for name, shape in shapes.items() if shape[0]}
+        try:
+            return self._typed(observation, wanted), ""
+        except UserError as error:
+            kinds = {"image": np.uint8, "vector": np.float32}
+            return {name: np.zeros((self.batch, *shape), kinds[name]) for name, shape in wanted.items()}, str(error)
+
+    def _typed(self, observation: Any, wanted: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         raw = observation if isinstance(observation, dict) else {"only": observation}
         if len(raw) != len(wanted):
             raise UserError(f"an observation of this agent has {' and '.join(wanted)}, got {len(raw)} parts")
-        sizes = {len(shape): shape for shape in wanted.values()}
-        batched = {}
-        for name, part in raw.items():
-            array = np.asarray(part)
+        sizes = {len(shape): (name, shape) for name, shape in wanted.items()}
+        found: dict[str, np.ndarray] = {}
+        for part in raw.values():
+            try:
+                array = np.asarray(part)
+            except Exception as error:
+                raise UserError(f"an observation must be an array, got {type(part).__name__}") from error
             if self.batch == 1 and array.shape in wanted.values():
                 array = array[None]
-            if array.shape not in [(self.batch, *shape) for shape in sizes.values()]:
-                raise UserError(
-                    f"an observation must have shape {' or '.join(str((self.batch, *s)) for s in sizes.values())}, "
-                    f"got {array.shape}"
-                )
-            batched[name] = array
-        return self.interface.observe(batched if isinstance(observation, dict) else batched["only"])
+            name, shape = sizes.get(array.ndim - 1, ("", ()))
+            if array.shape != (self.batch, *shape) or not name:
+                shapes = " or ".join(str((self.batch, *shape)) for _, shape in sizes.values())
+                raise UserError(f"an observation must have shape {shapes}, got {array.shape}")
+            if (name == "image" and array.dtype != np.uint8) or (name == "vector" and array.dtype.kind not in "fiub"):
+                kind = "uint8" if name == "image" else "a real number"
+                raise UserError(f"entries of the {name} must be {kind}, got {array.dtype}")
+            with np.errstate(over="ignore"):
+                found[name] = array if name == "image" else array.astype(np.float32)
+        if len(found) != len(wanted):
+            raise UserError(f"an observation of this agent has {' and '.join(wanted)}, got one of them twice")
+        return found
 
 
 def load(run: Path | str, frames: int | None = None) -> Agent:
@@ -97,12 +145,15 @@ def load(run: Path | str, frames: int | None = None) -> Agent:
     folder = RunFolder.open(Path(run))
     config = from_dict(folder.config)
     found = checkpoint.load(folder.checkpoints, frames, chunks=False)
-    interface = Interface.from_dict(found.meta["interface"])
-    fresh = functools.partial(init, interface.spec, config, discrete=interface.discrete)
-    like = jax.eval_shape(lambda key: fresh(key=key), jax.random.key(0))
-    wanted = {name: getattr(like, name) for name in ("model", "behaviour")}
-    arrays = {name: array for name, array in found.groups["learned"].items() if name.partition("/")[0] in wanted}
-    parts = restore(wanted, arrays)
-    thresholds = jnp.asarray(found.groups["memory"]["thresholds"])
+    check_meta(found)
+    with fitting(found):
+        interface = Interface.from_dict(found.meta["interface"])
+        fresh = functools.partial(init, interface.spec, config, discrete=interface.discrete)
+        like = jax.eval_shape(lambda key: fresh(key=key), jax.random.key(0))
+        wanted = {name: getattr(like, name) for name in ("model", "behaviour")}
+        arrays = {name: array for name, array in found.groups["learned"].items() if name.partition("/")[0] in wanted}
+        parts = restore(wanted, arrays)
+        memory = {"thresholds": jnp.zeros(len(parts["model"].trace_formula()[1]))}
+        thresholds = restore(memory, {"thresholds": found.groups["memory"]["thresholds"]})["thresholds"]
     behaviour: Behaviour = parts["behaviour"]
     return Agent(Player(parts["model"], behaviour.actors, behaviour.critics, thresholds), interface, config)

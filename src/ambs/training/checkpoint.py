@@ -16,7 +16,16 @@ from typing import Any
 
 from ambs.errors import UserError
 from ambs.training.arrays import Arrays, flatten, from_bytes, restore, to_bytes
-from ambs.training.files import TEMPORARY, read_plain, reason, sync_folder, to_json, write_atomic, write_synced
+from ambs.training.files import (
+    TEMPORARY,
+    hash_plain,
+    read_plain,
+    reason,
+    sync_folder,
+    to_json,
+    write_atomic,
+    write_synced,
+)
 
 __all__ = ["Arrays", "Checkpoint", "flatten", "load", "restore", "rewind", "save"]
 
@@ -76,7 +85,7 @@ def save(
     sync_folder(folder)
     try:
         for name, entry in _manifest(path)["files"].items():
-            _contents(path / name, entry)
+            _verify(path / name, entry)
     except _DamagedError as error:
         raise OSError(f"checkpoint {path.name} was not written correctly: {error}") from error
     earlier = [old for old in _candidates(folder) if old != path and _step(old) <= step and _plausible(old)]
@@ -146,7 +155,7 @@ def _store_chunks(
             entry = _entry(data)
             write_atomic(path, data)
             try:
-                _contents(path, entry)
+                _verify(path, entry)
             except _DamagedError as error:
                 raise OSError(f"chunk {name} was not written correctly: {error}") from error
         stored[name] = entry
@@ -232,8 +241,9 @@ def _open(path: Path, *, chunks: bool) -> Checkpoint:
     pieces = {name: (replay / f"{name}{SUFFIX}", entry) for name, entry in manifest["chunks"].items()} if chunks else {}
     if pieces and replay.is_symlink():
         raise _DamagedError(f"{REPLAY} is a link")
+    _check_sizes(manifest)
     for file, entry in pieces.values():
-        _contents(file, entry)
+        _verify(file, entry)
     groups = {name.removesuffix(SUFFIX): _arrays(path / name, entry) for name, entry in manifest["files"].items()}
 
     def reader(file: Path, entry: Mapping[str, Any]) -> Callable[[], Arrays]:
@@ -289,6 +299,15 @@ def _check_entries(entries: object, suffix: str) -> None:
             raise _DamagedError(f"{MANIFEST} does not give size and SHA-256 of {name}")
 
 
+def _check_sizes(manifest: Mapping[str, Any]) -> None:
+    """Refuse what does not fit into this machine's memory before any of it is read."""
+    largest = max((entry["bytes"] for entry in manifest["chunks"].values()), default=0)
+    needed = largest + sum(entry["bytes"] for entry in manifest["files"].values())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory // 2:
+        raise _DamagedError(f"its files claim {needed} bytes, more than half of this machine's memory")
+
+
 def _arrays(path: Path, entry: Mapping[str, Any]) -> Arrays:
     try:
         return from_bytes(_contents(path, entry))
@@ -305,6 +324,16 @@ def _contents(path: Path, entry: Mapping[str, Any]) -> bytes:
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise _DamagedError(f"{path.name} does not match its SHA-256")
     return data
+
+
+def _verify(path: Path, entry: Mapping[str, Any]) -> None:
+    """Whether a file's bytes are those the manifest vouches for, read piece by piece."""
+    try:
+        found = hash_plain(path, size=entry["bytes"])
+    except OSError as error:
+        raise _DamagedError(reason(error)) from error
+    if found != entry["sha256"]:
+        raise _DamagedError(f"{path.name} does not match its SHA-256")
 
 
 def _plausible(path: Path) -> bool:

@@ -1,14 +1,15 @@
 """Files that survive a crash: written whole or not at all, and read only if they are plain files of a sane size."""
 
+import hashlib
 import json
 import math
 import os
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 TEMPORARY = ".tmp-"
 """How names of unfinished files and folders begin; whatever bears one is rubbish once its writer is gone."""
@@ -58,6 +59,28 @@ def read_plain(path: Path, *, size: int | None = None, limit: int = 1 << 26) -> 
 
     With `size` the file must have exactly that many bytes, else at most `limit`; both are checked before reading.
     """
+    with _open_plain(path, size, limit) as (file, length):
+        data = file.read(length + 1)
+    if len(data) != length:
+        raise OSError(f"{path.name} changed while it was read")
+    return data
+
+
+def hash_plain(path: Path, *, size: int) -> str:
+    """The SHA-256 of a plain file of exactly this size, which is never in memory as a whole; else as `read_plain`."""
+    digest, seen = hashlib.sha256(), 0
+    with _open_plain(path, size, size) as (file, length):
+        while seen <= length and (part := file.read(1 << 20)):
+            digest.update(part)
+            seen += len(part)
+    if seen != length:
+        raise OSError(f"{path.name} changed while it was read")
+    return digest.hexdigest()
+
+
+@contextmanager
+def _open_plain(path: Path, size: int | None, limit: int) -> Iterator[tuple[BinaryIO, int]]:
+    """A plain file, open for reading, and its length."""
     if path.is_symlink():
         raise OSError(f"{path.name} is a link")
     # O_NONBLOCK: opening a named pipe must not wait for a writer.
@@ -71,12 +94,9 @@ def read_plain(path: Path, *, size: int | None = None, limit: int = 1 << 26) -> 
         if size is None and status.st_size > limit:
             raise OSError(f"{path.name} has {status.st_size} bytes, more than the {limit} allowed")
         with os.fdopen(fd, "rb", closefd=False) as file:
-            data = file.read(status.st_size + 1)
+            yield file, status.st_size
     finally:
         os.close(fd)
-    if len(data) != status.st_size:
-        raise OSError(f"{path.name} changed while it was read")
-    return data
 
 
 def reason(error: OSError) -> str:

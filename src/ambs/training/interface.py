@@ -127,7 +127,9 @@ def interface(envs: LabelledVectorEnv, config: Config) -> Interface:
         psi=envs.psi,
         frames=config.training.action_repeat,
         cost=config.shield.cost,
-        fallback=_fallback(getattr(envs, "fallback_action", None), isinstance(space, spaces.Discrete), actions),
+        fallback=_fallback(
+            getattr(envs, "fallback_action", None), isinstance(space, spaces.Discrete), actions, low, high
+        ),
     )
     return Interface(spec, isinstance(space, spaces.Discrete), low, high)
 
@@ -163,10 +165,14 @@ def _observation_spec(data: dict[str, Any]) -> ObservationSpec:
     return ObservationSpec(data["image"], data["vector"], tuple(data["mean"]), tuple(data["deviation"]))
 
 
-def _fallback(action: Any, discrete: bool, actions: int) -> tuple[float, ...] | None:
+def _fallback(action: Any, discrete: bool, actions: int, low: np.ndarray, high: np.ndarray) -> tuple[float, ...] | None:
+    """The environment's action of last resort in the model's terms."""
     if action is None:
         return None
-    values = np.eye(actions)[int(action)] if discrete else np.asarray(action, float)
+    if discrete:
+        values = np.eye(actions)[int(action)]
+    else:
+        values = 2 * (np.asarray(action, float) - low) / np.where(high > low, high - low, 1) - 1
     return tuple(float(value) for value in values)
 
 

@@ -20,7 +20,7 @@ from ambs.agent.update import Learned, init
 from ambs.config import Config
 from ambs.envs.registration import make_vector
 from ambs.envs.vector import LabelledVectorEnv
-from ambs.errors import UserError
+from ambs.errors import RunError, UserError
 from ambs.nn.precision import compute_dtype
 from ambs.replay import Replay, choose_place
 from ambs.shield.decide import Decision
@@ -35,7 +35,7 @@ from ambs.world_model.loss import Sequence
 Row = dict[str, Any]
 
 
-class Diverged(RuntimeError):  # noqa: N818 (it is what happened)
+class Diverged(RunError):  # noqa: N818 (it is what happened)
     """Too many updates in a row were not finite."""
 
 
@@ -57,9 +57,18 @@ class Trainer:
     listener: Listener = field(default_factory=Listener)
 
     def __post_init__(self) -> None:
+        self.envs = make_envs(self.config)
+        try:
+            self._begin()
+        except BaseException:
+            self.envs.close()  # Nobody else could.
+            raise
+
+    def _begin(self) -> None:
         config = self.config
+        if not self.envs.can_save:
+            raise UserError(f"{config.env} has no get_state and set_state: a run in it could not be saved")
         self.root = jax.random.key(config.seed)
-        self.envs = make_envs(config)
         self.interface: Interface = interface(self.envs, config)
         if config.model.standardise:
             self.interface = survey(self.envs, self.interface, _seed(config.seed, "survey"))
@@ -83,6 +92,7 @@ class Trainer:
         self.label_quality: dict[str, float] = {}
         self.last_totals: dict[str, int] = self.accounts.totals()
         raw, infos = self.envs.reset(seed=_seed(config.seed, "layouts"))
+        self.accounts.faults = len(self.envs.faults)
         self.labels = infos["labels"]
         self.row = self.interface.first_rows(raw, infos, config)
         training = config.training
@@ -257,6 +267,8 @@ def compiled_calibration(config: Config) -> Any:
 def make_envs(config: Config, count: int | None = None) -> LabelledVectorEnv:
     """The environments of a run."""
     training = config.training
+    # Ours run in this process, where nothing can be killed.
+    options = {"timeout": training.env_timeout} if ":" in config.env else {}
     return make_vector(
         config.env,
         count or training.envs,
@@ -264,6 +276,7 @@ def make_envs(config: Config, count: int | None = None) -> LabelledVectorEnv:
         spec=config.psi,
         action_repeat=training.action_repeat,
         max_faults=training.max_faults,
+        **options,
     )
 
 

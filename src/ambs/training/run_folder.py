@@ -16,12 +16,25 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import ambs
 from ambs.errors import UserError
-from ambs.training.files import finite, read_plain, reason, sync_folder, to_json, utc_now, write_all, write_atomic
+from ambs.training.files import (
+    TEMPORARY,
+    finite,
+    read_plain,
+    reason,
+    sync_folder,
+    to_json,
+    utc_now,
+    write_all,
+    write_atomic,
+    write_synced,
+)
+from ambs.training.lock import Held, Lock, lock
 
 if TYPE_CHECKING:
     from ambs.training.events import EventFile
 
 FORMAT = 1
+CONFIG = "config.json"
 METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
 PREFIXES = {METRICS: "", EPISODES: "episode/"}
 """What precedes a row's names in TensorBoard."""
@@ -46,6 +59,7 @@ class RunFolder:
         """The last error while logging, in words."""
         self._lines = {name: _Lines(path / name) for name in PREFIXES}
         self._events: EventFile | None = None
+        self._lock: Lock | None = None
 
     @classmethod
     def create(
@@ -59,7 +73,8 @@ class RunFolder:
         command: list[str],
         device: str | None = None,
     ) -> "RunFolder":
-        """Make `root/<env>-<method>-s<seed>-<UTC time>/`; `config` are the resolved settings, `device` JAX's in words."""
+        """Make `root/<env>-<method>-s<seed>-<UTC time>/` and lock it; `config` are the resolved settings, `device` JAX's in
+        words."""
         now = utc_now()
         record = {
             "format": FORMAT, "env": env, "method": method, "seed": seed, "config": config, "versions": _versions(),
@@ -76,24 +91,44 @@ class RunFolder:
         for name in PREFIXES:
             (path / name).touch()
         run.write_status("running", frames=0, agent_steps=0, updates=0)
-        write_atomic(path / "config.json", data)  # Last: from here on it is a run folder.
+        # Last: from here on it is a run folder, and locked from the moment it is one.
+        temporary = path / f"{TEMPORARY}{CONFIG}"
+        write_synced(temporary, data)
+        run._lock = lock(temporary)
+        os.replace(temporary, path / CONFIG)
+        sync_folder(path)
         sync_folder(path.parent)
         return run
+
+    def claim(self) -> None:
+        """Become the folder's only writer, until `close`; a UserError if somebody else is."""
+        try:
+            self._lock = self._lock or lock(self.path / CONFIG)
+        except Held as error:
+            raise Held(f"{error}{self._writer()}") from None
+
+    def _writer(self) -> str:
+        """Who wrote the status last, in words."""
+        try:
+            status = self.read_status()
+            return f": process {status['pid']} on {status['host']}, last heard of at {status['updated']}"
+        except (UserError, KeyError):
+            return ""
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """An existing run, to read or to go on with; nothing is changed before something is logged."""
         try:
-            record = json.loads(read_plain(path / "config.json"))
+            record = json.loads(read_plain(path / CONFIG))
         except OSError as error:
             raise UserError(f"{path} is not a run folder ({reason(error)})") from error
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path / 'config.json'} is not valid JSON") from error
+            raise UserError(f"{path / CONFIG} is not valid JSON") from error
         found = record.get("format") if isinstance(record, dict) else None
         if type(found) is int and found > FORMAT:
             raise UserError(f"{path} has run format {found}, this version of ambs reads {FORMAT}: please update ambs")
         if found != FORMAT or not isinstance(record.get("config"), dict):
-            raise UserError(f"{path / 'config.json'} is not the settings of a run in format {FORMAT}")
+            raise UserError(f"{path / CONFIG} is not the settings of a run in format {FORMAT}")
         return cls(path, record)
 
     @property
@@ -124,7 +159,7 @@ class RunFolder:
             key: finite(value) for key, value in row.items() if key != "frames"
         }
         line = to_json(row, indent=None) + b"\n"
-        with self._forgiving():
+        with self.forgiving():
             self._lines[name].append(line)
             if self._events is not None:
                 self._events.add(row, PREFIXES[name])
@@ -133,7 +168,7 @@ class RunFolder:
         """Hand all rows to the operating system, those too that an earlier error held back, and TensorBoard's events."""
         from ambs.training.events import rewrite
 
-        with self._forgiving():
+        with self.forgiving():
             for lines in self._lines.values():
                 lines.flush()
             if self._events is None:
@@ -142,7 +177,8 @@ class RunFolder:
             self._events.flush()
 
     @contextmanager
-    def _forgiving(self) -> Iterator[None]:
+    def forgiving(self) -> Iterator[None]:
+        """Within, an OSError is kept in `log_error` and ends nothing but the block."""
         try:
             yield
         except OSError as error:
@@ -158,15 +194,19 @@ class RunFolder:
     def positions(self) -> dict[str, int]:
         """Lengths in bytes of `metrics.jsonl` and `episodes.jsonl`, on the disk; a checkpoint keeps them for `cut`."""
         self.flush()
-        with self._forgiving():
+        with self.forgiving():
             for lines in self._lines.values():
                 lines.sync()
         return {name: lines.length() for name, lines in self._lines.items()}
 
-    def cut(self, positions: Mapping[str, int]) -> None:
-        """Forget the rows after `positions`, which a checkpoint that is resumed knows nothing of; renew the events."""
+    def check(self, positions: Mapping[str, int]) -> None:
+        """Refuse positions to which the files cannot be cut."""
         for name, lines in self._lines.items():
             lines.check(positions[name])
+
+    def cut(self, positions: Mapping[str, int]) -> None:
+        """Forget the rows after `positions`, which a checkpoint that is resumed knows nothing of; renew the events."""
+        self.check(positions)
         self._drop_events()
         for name, lines in self._lines.items():
             lines.cut(positions[name])
@@ -196,11 +236,18 @@ class RunFolder:
         return status
 
     def close(self) -> None:
-        """Flush and close all files."""
+        """Flush and close all files, and let others write."""
         self.flush()
         self._drop_events()
         for lines in self._lines.values():
             lines.close()
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Let others write, without touching a file."""
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = None
 
     def __enter__(self) -> "RunFolder":
         return self

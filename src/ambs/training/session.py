@@ -1,23 +1,24 @@
 """A run from start to end: folder, checkpoints, signals. `train` starts one, `resume` goes on with one."""
 
 import importlib
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from ambs.config import Config
-from ambs.errors import UserError
+from ambs.errors import DISK_FAILED, RunError, UserError
 from ambs.presets import from_dict, to_dict
 from ambs.training import checkpoint
+from ambs.training.files import reason
 from ambs.training.loop import Diverged, Listener, Row, Trainer
 from ambs.training.run_folder import RunFolder
-from ambs.training.snapshot import capture, reinstate
+from ambs.training.snapshot import capture, check_meta, reinstate
+from ambs.training.stopping import stopping
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
 
@@ -25,28 +26,46 @@ FINISHED, INTERRUPTED = "finished", "interrupted"
 class Session:
     """A trainer that keeps its run folder up to date."""
 
-    def __init__(self, trainer: Trainer, folder: RunFolder, *, on_metrics: Callable[[Row], None] | None = None) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: RunFolder,
+        *,
+        on_metrics: Callable[[Row], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
         self.trainer, self.folder = trainer, folder
         self.on_metrics = on_metrics or (lambda _row: None)
-        self.saved = trainer.accounts.frames
-        self.stop = threading.Event()
+        self.saved: int | None = None
+        """Frames of the last checkpoint that is known to be whole."""
+        self.marked = trainer.accounts.frames
+        """Frames from which the next checkpoint is counted."""
+        self.stop = stop or threading.Event()
         trainer.listener = Listener(self._metrics, folder.log_episode)
         self.wandb = _wandb(folder) if trainer.config.training.wandb else None
 
     def run(self) -> str:
-        """Train to the end or until `stop` is set; returns the run's state: finished or interrupted."""
+        """Train to the end or until `stop` is set; returns the run's state: finished or interrupted.
+
+        A disk that does not take a checkpoint, environments with too many faults and updates that are no longer finite end
+        it with a `RunError`; the last checkpoint is then as it was.
+        """
         trainer, every = self.trainer, self.trainer.config.training.checkpoint_every
         try:
             while not trainer.finished and not self.stop.is_set():
                 trainer.turn()
-                if every and trainer.accounts.frames // every > self.saved // every and not trainer.finished:
+                if every and trainer.accounts.frames // every > self.marked // every and not trainer.finished:
                     self.save()
             state = FINISHED if trainer.finished else INTERRUPTED
             self.save()
-            self._status(state)
+            with self.folder.forgiving():
+                self._status(state)
         except BaseException as error:
             self.folder.flush()
-            self._status("failed", f"{type(error).__name__}: {error}")
+            with suppress(OSError):
+                self._status("failed", f"{type(error).__name__}: {error}")
+            if isinstance(error, RunError):
+                raise RunError(f"{error}; {self._way_on()}", error.code) from error
             raise
         finally:
             self.folder.close()
@@ -55,25 +74,39 @@ class Session:
                 self.wandb.finish()
         return state
 
+    def _way_on(self) -> str:
+        """What is left of a run that failed."""
+        if self.saved is None:
+            return f"there is no checkpoint in {self.folder.path} to go on from"
+        return f"the checkpoint of frame {self.saved} is whole: ambs resume {self.folder.path}"
+
     def save(self) -> Path:
         """Write a checkpoint of this moment."""
         groups, meta, pieces = capture(self.trainer)
         frames = self.trainer.accounts.frames
-        meta["positions"] = self.folder.positions()
-        path = checkpoint.save(
-            self.folder.checkpoints, frames, groups, meta, pieces, keep=self.trainer.config.training.keep
-        )
-        self.saved = frames
-        self._status("running")
+        try:
+            meta["positions"] = self.folder.positions()
+        except OSError as error:
+            raise RunError(f"the logs could not be written ({reason(error)})", DISK_FAILED) from error
+        keep = self.trainer.config.training.keep
+        try:
+            path = checkpoint.save(self.folder.checkpoints, frames, groups, meta, pieces, keep=keep)
+        except OSError as error:
+            raise RunError(f"a checkpoint could not be written ({reason(error)})", DISK_FAILED) from error
+        self.saved = self.marked = frames
+        with self.folder.forgiving():
+            self._status("running")
         return path
 
     def _metrics(self, row: Row) -> None:
         self.folder.log_metrics(row)
         self.folder.flush()
-        self._status("running")
+        with self.folder.forgiving():
+            self._status("running")
         if self.wandb is not None:
             self.wandb.log(row, step=row["frames"])
-        self.on_metrics(row)
+        with suppress(OSError):  # A terminal that has gone away.
+            self.on_metrics(row)
 
     def _status(self, state: Any, message: str = "") -> None:
         totals = self.trainer.accounts.totals()
@@ -85,6 +118,7 @@ class Session:
             message=message,
             violations=totals["violations"],
             episodes=totals["episodes"],
+            faults=totals["faults"],
             wanted_frames=self.trainer.config.training.frames,
         )
 
@@ -105,64 +139,68 @@ def start(
     *,
     command: list[str] | None = None,
     on_metrics: Callable[[Row], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> Session:
     """A new run in a folder of its own under `out`."""
     trainer = Trainer(config)
     device = jax.devices()[0]
-    folder = RunFolder.create(
-        out,
-        env=config.env.removeprefix("ambs/"),
-        method=config.method,
-        seed=config.seed,
-        config=to_dict(config),
-        command=command if command is not None else sys.argv,
-        device=f"{device.platform} {device.device_kind}",
-    )
-    return Session(trainer, folder, on_metrics=on_metrics)
+    try:
+        folder = RunFolder.create(
+            out,
+            env=config.env.removeprefix("ambs/"),
+            method=config.method,
+            seed=config.seed,
+            config=to_dict(config),
+            command=command if command is not None else sys.argv,
+            device=f"{device.platform} {device.device_kind}",
+        )
+        return Session(trainer, folder, on_metrics=on_metrics, stop=stop)
+    except BaseException:
+        trainer.close()
+        raise
 
 
-def reopen(run: Path, *, on_metrics: Callable[[Row], None] | None = None) -> tuple[Session, tuple[str, ...]]:
-    """A run that goes on from its newest intact checkpoint, and a sentence about each damaged one passed over."""
+def reopen(
+    run: Path, *, on_metrics: Callable[[Row], None] | None = None, stop: threading.Event | None = None
+) -> tuple[Session, tuple[str, ...]]:
+    """A run that goes on from its newest intact checkpoint, and a sentence about each damaged one passed over.
+
+    Nothing in the folder is changed before the checkpoint has proved to fit.
+    """
     folder = RunFolder.open(run)
     config = from_dict(folder.config)
-    found = checkpoint.load(folder.checkpoints)
+    folder.claim()
+    trainer: Trainer | None = None
+    try:
+        found = checkpoint.load(folder.checkpoints)
+        _refuse_finished(found, run, config)
+        trainer = Trainer(config)
+        reinstate(trainer, found)
+        folder.check(found.meta["positions"])
+        checkpoint.rewind(folder.checkpoints, found.step)
+        folder.cut(found.meta["positions"])
+        session = Session(trainer, folder, on_metrics=on_metrics, stop=stop)
+        session.saved = found.step
+        return session, found.skipped
+    except BaseException:
+        folder.unlock()
+        if trainer is not None:
+            trainer.close()
+        raise
+
+
+def _refuse_finished(found: checkpoint.Checkpoint, run: Path, config: Config) -> None:
+    check_meta(found)
     if found.meta["totals"]["frames"] >= config.training.frames:
         raise UserError(f"{run} is finished: all {config.training.frames} frames are played")
-    trainer = Trainer(config)
-    reinstate(trainer, found)
-    checkpoint.rewind(folder.checkpoints, found.step)
-    folder.cut(found.meta["positions"])
-    return Session(trainer, folder, on_metrics=on_metrics), found.skipped
 
 
 def train(config: Config, out: Path | str = "runs", *, on_metrics: Callable[[Row], None] | None = None) -> Path:
     """Train and return the run folder; SIGINT and SIGTERM write a checkpoint first."""
-    session = start(config, Path(out), on_metrics=on_metrics)
-    with stopping(session):
+    with stopping() as stop:
+        session = start(config, Path(out), on_metrics=on_metrics, stop=stop)
         session.run()
     return session.folder.path
-
-
-@contextmanager
-def stopping(session: Session) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM end the session in order; a second one ends it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def request(_number: int, _frame: Any) -> None:
-        if session.stop.is_set():
-            raise KeyboardInterrupt
-        session.stop.set()
-
-    for number in before:
-        signal.signal(number, request)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 __all__ = ["Diverged", "Session", "reopen", "start", "stopping", "train"]

@@ -1,17 +1,23 @@
 """A trainer as a checkpoint: everything that a run needs to go on exactly as if it had never stopped."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ambs.errors import UserError
 from ambs.training.arrays import flatten, restore
 from ambs.training.checkpoint import Checkpoint
 from ambs.training.loop import Trainer
 
 Arrays = dict[str, np.ndarray]
+
+_COUNTERS = ("turns", "updates", "calibrated", "skipped", "bad_run", "logged", "replay_rows")
+_TABLES = ("totals", "last_totals", "sums", "label_quality", "interface", "positions")
+_GROUPS = ("learned", "memory", "accounts", "envs", "replay")
 
 
 def capture(trainer: Trainer) -> tuple[dict[str, Arrays], dict[str, Any], Mapping[str, Callable[[], Arrays]]]:
@@ -43,18 +49,52 @@ def capture(trainer: Trainer) -> tuple[dict[str, Arrays], dict[str, Any], Mappin
 
 
 def reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Bring a fresh trainer of the same settings to where the checkpoint was taken."""
+    """Bring a fresh trainer of the same settings to where the checkpoint was taken; a UserError if it does not fit."""
+    check_meta(checkpoint)
+    with fitting(checkpoint):
+        _reinstate(trainer, checkpoint)
+
+
+def check_meta(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint that is intact, but not one of a trainer."""
+    meta = checkpoint.meta
+    wrong = [name for name in _COUNTERS if type(meta.get(name)) is not int or meta[name] < 0]
+    wrong += [name for name in _TABLES if not isinstance(meta.get(name), dict)]
+    for name in ("totals", "last_totals", "positions"):
+        if name not in wrong and any(type(value) is not int or value < 0 for value in meta[name].values()):
+            wrong.append(name)
+    if "totals" not in wrong and "frames" not in meta["totals"]:
+        wrong.append("totals")
+    wrong += [name for name in _GROUPS if name not in checkpoint.groups]
+    if wrong:
+        raise UserError(
+            f"{checkpoint.path} is not the checkpoint of a training run: {wrong[0]} is missing or no such thing"
+        )
+
+
+@contextmanager
+def fitting(checkpoint: Checkpoint) -> Iterator[None]:
+    """Within, whatever a checkpoint from elsewhere makes fail is told in a sentence."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{checkpoint.path} does not fit: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
+
+
+def _reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
     groups, meta = checkpoint.groups, checkpoint.meta
     trainer.learned = restore(trainer.learned, groups["learned"])
     like = {"carry": trainer.carry, "thresholds": trainer.thresholds, "row": trainer.row}
     memory = restore(like, groups["memory"])
     trainer.carry, trainer.thresholds = memory["carry"], jnp.asarray(memory["thresholds"])
     trainer.row = jax.tree.map(np.asarray, memory["row"])
-    accounts = {name: np.array(value) for name, value in groups["accounts"].items()}
+    accounts = restore({**trainer.accounts.open, "labels": trainer.labels}, groups["accounts"])
     trainer.labels = accounts.pop("labels")
     trainer.accounts.open = accounts
-    for name, value in meta["totals"].items():
-        setattr(trainer.accounts, name, value)
+    for name in trainer.accounts.totals():
+        setattr(trainer.accounts, name, meta["totals"][name])
     for name in ("turns", "updates", "calibrated", "skipped", "bad_run", "logged", "last_totals"):
         setattr(trainer, name, meta[name])
     trainer.sums = {name: (float(total), int(count)) for name, (total, count) in meta["sums"].items()}
@@ -62,4 +102,5 @@ def reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
         name: float("nan") if value is None else value for name, value in meta["label_quality"].items()
     }
     trainer.envs.set_state(groups["envs"])
+    trainer.envs.earlier_faults = trainer.accounts.faults
     trainer.replay.load(meta["replay_rows"], checkpoint.chunks, groups["replay"])

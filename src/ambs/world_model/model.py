@@ -80,13 +80,13 @@ class WorldModel(eqx.Module):
 
     def proceed(self, latent: Latent) -> Float[Array, ""]:
         """Probability that the episode goes on after this state."""
-        return jax.nn.sigmoid(at_least_float32(self.heads.proceed(latent.features)[0]))
+        return _chance(at_least_float32(self.heads.proceed(latent.features)[0]))
 
     def label_probs(self, latent: Latent) -> Float[Array, "frames atoms"]:
         """Probability of each atom in each frame of the step that led here, with the positive-class weight undone."""
         assert self.heads.labels is not None
         logits = at_least_float32(self.heads.labels(latent.features)) - jnp.log(self.config.positive_weight)
-        return jax.nn.sigmoid(logits.reshape(self.spec.frames, len(self.spec.atoms)))
+        return _chance(logits.reshape(self.spec.frames, len(self.spec.atoms)))
 
     def cost(self, latent: Latent) -> Float[Array, ""]:
         """ĉ of arriving here: C·P(¬Ψ in any frame), exact and differentiable; or the two-hot mean."""
@@ -136,3 +136,8 @@ class WorldModel(eqx.Module):
     ) -> Latent:
         """Filter one step: the posterior latent after `action` led to `observation`."""
         return self.rssm.observe(latent, action, self.encoder(observation), is_first, self.rssm.draw(key)).latent
+
+
+def _chance(logits: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+    """The probability of a logit; NaN for an infinite one, which comes of a broken network and must not pass for certainty."""
+    return jnp.where(jnp.isfinite(logits), jax.nn.sigmoid(logits), jnp.nan)

@@ -1,0 +1,162 @@
+"""A process for trials with a whole trainer, as small as it gets: `python -m tests.faults.host FOLDER JOB [JOB …]`.
+
+Each job prints one line of JSON. All that is compiled is kept in FOLDER/cache for the next process.
+"""
+
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+)
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import numpy as np
+
+from ambs import config
+from ambs.cli.main import main
+from ambs.training import checkpoint
+from ambs.training.run_folder import read_rows
+from tests.tiny import TINY
+
+INTERVAL = 400
+SETTINGS: dict[str, Any] = {
+    "env": "ambs/Grid-v0",
+    "agent": {"imagination": 3, "imagine_from": 8},
+    "shield": {"horizon": 4, "rolled": 3, "critics": "max", "traces": 40, "chunk": 20},
+    "training": {
+        "frames": 6000, "envs": 8, "action_repeat": 1, "prefill": 200, "batch": 2, "length": 6, "train_ratio": 0.6,
+        "updates_per_call": 2, "log_every": INTERVAL, "checkpoint_every": INTERVAL, "calibrate_every": 40,
+        "calibration_windows": 16, "capacity": 4000,
+    },
+}  # fmt: skip
+COMMON = ("frames", "length", "return", "violations", "overrides", "ended")
+
+
+def prepare(folder: Path) -> None:
+    """Small networks, and what was compiled once is not compiled again."""
+    config.SIZES["xxs"] = TINY
+    jax.config.update("jax_compilation_cache_dir", str(folder / "cache"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def train(folder: Path, name: str, **changes: Any) -> int | str | None:
+    """`ambs train` into FOLDER/name; returns its exit code."""
+    settings = {**SETTINGS, **changes}
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(settings))
+    return ambs("train", "--preset", "quickstart", "--config", str(file), "--out", str(folder / name))
+
+
+def ambs(*arguments: str) -> int | str | None:
+    """The command line in this process; returns its exit code."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            main(list(arguments))
+        except SystemExit as end:
+            return end.code
+    return None
+
+
+def run_in(folder: Path) -> Path:
+    """The one run folder in a folder."""
+    (path,) = (file.parent for file in folder.glob("*/config.json"))
+    return path
+
+
+def straight(folder: Path) -> Path:
+    """The run that nothing happens to, made once."""
+    if not (folder / "straight").exists():
+        assert train(folder, "straight") == 0
+    return run_in(folder / "straight")
+
+
+def differences(one: Path, two: Path) -> int:
+    """How many arrays and rows two finished runs differ in."""
+    mine, theirs = (checkpoint.load(path / "checkpoints") for path in (one, two))
+    wrong = int(mine.step != theirs.step)
+    for group, arrays in mine.groups.items():
+        wrong += sum(not np.array_equal(array, theirs.groups[group][name]) for name, array in arrays.items())
+    wrong += sum(
+        not np.array_equal(array, theirs.chunks[chunk]()[name])
+        for chunk, read in mine.chunks.items()
+        for name, array in read().items()
+    )
+    rows = [[[row[key] for key in COMMON] for row in read_rows(path / "episodes.jsonl")] for path in (one, two)]
+    return wrong + int(rows[0] != rows[1])
+
+
+def job_straight(folder: Path, _count: int) -> dict[str, Any]:
+    return {"frames": checkpoint.load(straight(folder) / "checkpoints").step}
+
+
+def job_finish(folder: Path, _count: int) -> dict[str, Any]:
+    """Resume what others killed, to the end."""
+    run = run_in(folder / "killed")
+    code = ambs("resume", str(run))
+    return {"code": code, "differences": differences(straight(folder), run)}
+
+
+def job_sigterm(folder: Path, count: int) -> dict[str, Any]:
+    """Runs that are asked to stop at random moments, again and again until they are finished."""
+    rng = random.Random(1)
+    reference = straight(folder)
+    late: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: late.append(number))
+    found = {"signals": 0, "stopped": 0, "resumable": 0, "finished": 0, "differences": 0, "codes": []}
+    while found["stopped"] < count:
+        home = folder / "stopped"
+        shutil.rmtree(home, ignore_errors=True)
+        first = True
+        while True:
+            timer = threading.Timer(rng.uniform(0.0, 4.0), os.kill, (os.getpid(), signal.SIGTERM))
+            seen = len(late)
+            timer.start()
+            code = train(folder, "stopped") if first else ambs("resume", str(run_in(home)))
+            timer.cancel()
+            timer.join()
+            found["signals"] += code == 75 or len(late) > seen
+            if code != 75:
+                break
+            first = False
+            found["stopped"] += 1
+            found["resumable"] += not checkpoint.load(run_in(home) / "checkpoints").skipped
+        found["codes"].append(code)
+        if code == 0:
+            found["finished"] += 1
+            found["differences"] += differences(reference, run_in(home))
+    return found
+
+
+def cli(folder: Path, arguments: list[str]) -> None:
+    """Be `ambs train` or `ambs resume`, for somebody who will kill this process."""
+    sys.exit(train(folder, "killed") if arguments == ["train"] else ambs(*arguments))
+
+
+def start(folder: Path, jobs: list[str]) -> None:
+    prepare(folder)
+    if jobs[0] == "cli":
+        cli(folder, jobs[1:])
+    from tests.faults import numbers, worlds
+
+    known = {"straight": job_straight, "finish": job_finish, "sigterm": job_sigterm}
+    known |= {"numbers": numbers.job_numbers, "observations": numbers.job_observations, "envs": worlds.job_envs}
+    for job in jobs:
+        name, _, number = job.partition(":")
+        print(json.dumps({"job": name, **known[name](folder, int(number or 0))}), flush=True)
+
+
+if __name__ == "__main__":
+    start(Path(sys.argv[1]), sys.argv[2:])

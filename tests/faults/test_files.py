@@ -1,0 +1,302 @@
+"""Checkpoints under kill -9, mutation, hostile makers and failing disks; run folders under races. No trainer, no JAX."""
+
+import errno
+import hashlib
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ambs.errors import UserError
+from ambs.training.checkpoint import load, save
+from ambs.training.run_folder import RunFolder
+from tests.faults import writer
+from tests.faults.counts import count, report
+from tests.training.test_checkpoint import check, put, reseal
+
+
+def test_killed_while_writing(tmp_path):
+    """kill -9 at random moments of a process that writes checkpoints without a pause."""
+    kills, rng = count(4, 150), random.Random(0)
+    lost = inside = 0
+    for _ in range(kills):
+        command = [sys.executable, "-m", "tests.faults.writer", str(tmp_path)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(rng.uniform(0, 0.2))
+        process.kill()
+        said = process.stdout.read().split()
+        process.stdout.close()
+        process.wait()
+        inside += any(
+            name.startswith(".tmp-") for folder in (tmp_path, tmp_path / "replay") for name in listing(folder)
+        )
+        safe = max([int(word) for word in said], default=0)
+        if safe:
+            found = writer.is_whole(tmp_path)
+            assert found >= safe
+            lost += found < safe
+    report(
+        "kill -9 of the checkpoint writer",
+        f"{kills} kills, {inside} of them seen inside a write: 0 unrestorable, {lost} lost a checkpoint that was said to be "
+        f"safe, 0 differing continuations ({writer.is_whole(tmp_path)} checkpoints written)",
+    )
+
+
+def listing(folder):
+    return os.listdir(folder) if folder.is_dir() else []
+
+
+def flip(path, other, rng):
+    data = bytearray(path.read_bytes())
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+
+
+def truncate(path, other, rng):
+    os.truncate(path, rng.randrange(path.stat().st_size))
+
+
+def swap(path, other, rng):
+    mine, theirs = path.read_bytes(), other.read_bytes()
+    path.write_bytes(theirs)
+    other.write_bytes(mine)
+
+
+def delete(path, other, rng):
+    path.unlink()
+
+
+def extend(path, other, rng):
+    with path.open("ab") as file:
+        file.write(rng.randbytes(rng.randrange(1, 50)))
+
+
+def test_mutations(tmp_path):
+    """Each is found: the checkpoint before is loaded, the damage named, and a load by step refused."""
+    trials, rng = count(60, 1000), random.Random(0)
+    put(tmp_path / "sound", 10, "ab")
+    put(tmp_path / "sound", 20, "cd")
+    kinds = {kind.__name__: 0 for kind in (flip, truncate, swap, delete, extend)}
+    for trial in range(trials):
+        folder = tmp_path / str(trial)
+        shutil.copytree(tmp_path / "sound", folder)
+        files = sorted((folder / "000000000020").iterdir())
+        files += [folder / "replay" / f"{name}.safetensors" for name in "cd"]
+        # Swapped files must differ, or nothing is changed.
+        path, other = rng.sample(files, 2)
+        kind = (flip, truncate, swap, delete, extend)[trial % 5]
+        kind(path, other, rng)
+        kinds[kind.__name__] += 1
+        found = load(folder)
+        check(found, 10, "ab")
+        assert len(found.skipped) == 1
+        assert "is damaged: " in found.skipped[0]
+        with pytest.raises(UserError, match="no intact checkpoint"):
+            load(folder, 20)
+        shutil.rmtree(folder)
+    named = ", ".join(f"{name} {number}" for name, number in kinds.items())
+    report("mutations of checkpoint files", f"{trials} ({named}): {trials} detected, 0 crashes, 0 silent loads")
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, target):
+        self.target = str(target)
+
+    def __reduce__(self):
+        return (os.system, (f"touch {self.target}",))
+
+
+def hostile(folder: Path, outside: Path, number: int) -> None:
+    """Fill a folder with one of many tricks, all of them under a manifest whose hashes are right."""
+    rng = random.Random(number)
+    put(folder, 20, "a")
+    path = folder / "000000000020"
+    evil = pickle.dumps(Bomb(outside / "executed"))
+    huge = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**20], "data_offsets": [0, 2**62]}}).encode()
+    zeros = json.dumps({"w": {"dtype": "F32", "shape": [0, 2**62], "data_offsets": [0, 0]}}).encode()
+    long = (2**62).to_bytes(8, "little")
+    bodies = {
+        "pickle": evil,
+        "huge shape": len(huge).to_bytes(8, "little") + huge,
+        "huge empty shape": len(zeros).to_bytes(8, "little") + zeros,
+        "huge header": long + b"{}",
+        "no header": b"",
+        "random": rng.randbytes(rng.randrange(1, 2000)),
+        "nested": (100_000).to_bytes(8, "little") + b"[" * 100_000,
+    }
+    names = {
+        "up": "../../outside/secret.safetensors",
+        "absolute": str(outside / "secret.safetensors"),
+        "dots": "..safetensors/../../../outside/secret.safetensors",
+        "other": "loop.pickle",
+        "nul": "a\0.safetensors",
+        "slash": "a/b.safetensors",
+        "long": "a" * 5000 + ".safetensors",
+    }
+    claims = {"sparse": 2**45, "negative": -1, "fraction": 1.5, "text": "9"}
+    links = ("link to file", "link to folder", "link to replay", "pipe", "device")
+    manifests = ("pickle manifest", "deep manifest", "other meta", "list")
+    tricks = [*bodies, *names, *claims, *links, *manifests]
+    trick = tricks[number % len(tricks)]
+    file = path / "learned.safetensors"
+    if trick in bodies:
+        file.write_bytes(bodies[trick])
+        entry = {"sha256": hashlib.sha256(bodies[trick]).hexdigest(), "bytes": len(bodies[trick])}
+        reseal(path, files={"learned.safetensors": entry})
+    elif trick in names:
+        data = (outside / "secret.safetensors").read_bytes()
+        reseal(path, files={names[trick]: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}})
+    elif trick in claims:
+        if trick == "sparse":
+            os.truncate(file, 2**40)
+            claims["sparse"] = 2**40
+        reseal(path, files={"learned.safetensors": {"sha256": "0" * 64, "bytes": claims[trick]}})
+    elif trick == "link to folder":
+        path.rename(outside / f"elsewhere-{number}")
+        path.symlink_to(outside / f"elsewhere-{number}")
+    elif trick == "link to replay":
+        (folder / "replay").rename(outside / f"replay-{number}")
+        (folder / "replay").symlink_to(outside / f"replay-{number}")
+    elif trick in links:
+        file.unlink()
+        makers = {"pipe": os.mkfifo, "device": lambda p: p.symlink_to("/dev/zero")}
+        makers.get(trick, lambda p: p.symlink_to(outside / "secret.safetensors"))(file)
+    else:
+        texts = {"pickle manifest": evil, "deep manifest": b"[" * 200_000, "list": b"[]"}
+        data = texts.get(trick) or json.dumps({"format": 1, "step": 20, "meta": [], "files": {}, "chunks": {}}).encode()
+        (path / "manifest.json").write_bytes(data)
+        (path / "manifest.sha256").write_text(f"{hashlib.sha256(data).hexdigest()}  manifest.json\n")
+
+
+def test_hostile_folders(tmp_path):
+    """Nothing in them is run, nothing outside is touched, they are refused in a sentence, and memory stays small."""
+    folders = count(27, 54)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    put(tmp_path / "other", 1)
+    shutil.copy(tmp_path / "other" / "000000000001" / "loop.safetensors", outside / "secret.safetensors")
+    for number in range(folders):
+        hostile(tmp_path / str(number), outside, number)
+    before = {path: path.stat().st_mtime_ns for path in outside.rglob("*")}
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(folders):
+        with pytest.raises(UserError, match="no intact checkpoint"):
+            load(tmp_path / str(number))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
+    assert {path: path.stat().st_mtime_ns for path in outside.rglob("*")} == before
+    assert not (outside / "executed").exists()
+    assert grown < 300
+    report(
+        "hostile checkpoint folders",
+        f"{folders}: 0 loaded, 0 code executed, 0 files touched outside, at most {grown:.0f} MiB of memory more",
+    )
+
+
+CALLS = ("open", "write", "fsync", "replace", "mkdir", "unlink", "rmdir")
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=["ENOSPC", "EIO", "EROFS"])
+def test_every_write_call_fails_once(tmp_path, monkeypatch, error):
+    """Of a checkpoint: the one before stays loadable, and after the next one nothing is left of the attempt."""
+    put(tmp_path / "start", 10, "ab")
+    failed = 0
+    for number in range(1, 1000):
+        folder = tmp_path / str(number)
+        shutil.copytree(tmp_path / "start", folder)
+        calls = 0
+
+        def fail(name, real, *args, number=number, **options):
+            nonlocal calls
+            if not (name == "open" and not args[1] & os.O_CREAT):
+                calls += 1
+                if calls == number:
+                    raise OSError(error, os.strerror(error))
+            return real(*args, **options)
+
+        with monkeypatch.context() as patch:
+            for name in CALLS:
+                real = getattr(os, name)
+                patch.setattr(os, name, lambda *args, _n=name, _r=real, **options: fail(_n, _r, *args, **options))
+            try:
+                put(folder, 20, "bc")
+                done = True
+            except OSError as problem:
+                done = False
+                assert problem.errno == error
+        if calls < number:
+            break
+        failed += 1
+        found = load(folder)
+        check(found, found.step, "ab" if found.step == 10 else "bc")
+        assert found.step == 20 or not done
+        put(folder, 30, "cd")
+        check(load(folder), 30, "cd")
+        assert not [name for name in os.listdir(folder) if name.startswith(".tmp-")]
+        shutil.rmtree(folder)
+    assert failed > 20
+    report(
+        f"write calls of a checkpoint failing with {errno.errorcode[error]}",
+        f"each of {failed} once: 0 lost checkpoints",
+    )
+
+
+def contend(path, barrier, results):
+    """Try to become the writer at the same moment as others, and stay it until all have tried."""
+    folder = RunFolder.open(Path(path))
+    barrier.wait()
+    try:
+        folder.claim()
+        results.put("won")
+    except UserError as error:
+        results.put(str(error))
+    barrier.wait()
+    os._exit(0)
+
+
+def test_races_for_a_run_folder(tmp_path):
+    """One winner each; the winner dies without a word every time, and its lock keeps nobody out."""
+    races, rivals = count(5, 100), 4
+    run = RunFolder.create(tmp_path, env="x", method="m", seed=0, config={}, command=[])
+    with pytest.raises(UserError, match=rf"being written by another process: process {os.getpid()} on "):
+        RunFolder.open(run.path).claim()
+    run.close()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ambs.training.run_folder"])
+    for _ in range(races):
+        barrier, results = context.Barrier(rivals), context.SimpleQueue()
+        processes = [context.Process(target=contend, args=(str(run.path), barrier, results)) for _ in range(rivals)]
+        for process in processes:
+            process.start()
+        answers = [results.get() for _ in processes]
+        for process in processes:
+            process.join()
+        results.close()
+        assert answers.count("won") == 1
+        assert sum("being written by another process" in answer for answer in answers) == rivals - 1
+    RunFolder.open(run.path).claim()
+    report("races for one run folder", f"{races} races of {rivals} processes: {races} times exactly one winner")
+
+
+def test_a_save_that_fails_in_a_read_only_folder(tmp_path):
+    """Without the rights to write (root has them everywhere, so there a file in the way does it)."""
+    put(tmp_path, 10)
+    (tmp_path / "replay" / "c.safetensors").mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
+        put(tmp_path, 20, "c")
+    check(load(tmp_path), 10)
+    assert np.array_equal(load(tmp_path).groups["learned"]["w"], np.full((2, 3), 10, np.float32))
+    save(tmp_path, 30, {}, {})

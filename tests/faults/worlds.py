@@ -1,0 +1,115 @@
+"""A grid whose copies crash, die, hang, or return nonsense, as often as there are tickets for it."""
+
+import os
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+import ambs.envs
+
+TICKETS = "AMBS_FAULT_TICKETS"
+KINDS = ("raise", "die", "hang", "nan", "infinite reward", "shape", "labels", "reset")
+TIMEOUT = 20.0
+"""Seconds; a new process must import all it needs in this time, on a busy machine too."""
+
+
+class Faulty(gymnasium.Wrapper):
+    """Now and then takes a ticket from the folder and does what is written on it."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.rng, self.due = random.Random(), 0
+
+    def reset(self, **options: Any) -> Any:
+        seen = self.env.reset(**options)
+        # A ticket is due within the first steps of about every other episode.
+        self.due = self.rng.randrange(1, 12)
+        if self.due == 1 and (number := take()) is not None:
+            return self.misbehave(KINDS[number % len(KINDS)], seen, is_reset=True)
+        return seen
+
+    def step(self, action: Any) -> Any:
+        seen = self.env.step(action)
+        self.due -= 1
+        if self.due == 0 and (number := take()) is not None:
+            return self.misbehave(KINDS[number % len(KINDS)], seen, is_reset=False)
+        return seen
+
+    def misbehave(self, kind: str, seen: Any, *, is_reset: bool) -> Any:
+        observation, *rest = seen
+        if kind == "die":
+            os._exit(3)
+        if kind == "hang":
+            time.sleep(10_000)
+        if kind == "nan":
+            return (np.full_like(observation, np.nan), *rest)
+        if kind == "shape":
+            return (observation[:3], *rest)
+        if kind == "labels":
+            return (observation, *rest[:-1], {**rest[-1], "labels": [np.nan, 0.0]})
+        if kind == "infinite reward" and not is_reset:
+            return (observation, np.inf, *rest[1:])
+        raise RuntimeError("broken on purpose")
+
+
+def take() -> int | None:
+    """The number of a ticket that nobody else has, or None: a folder is removed by one process only."""
+    for name in sorted(os.listdir(os.environ[TICKETS])):
+        try:
+            os.rmdir(Path(os.environ[TICKETS]) / name)
+        except OSError:
+            continue
+        return int(name)
+    return None
+
+
+def faulty() -> gymnasium.Env:
+    """The factory; a copy that is only looked at takes no ticket."""
+    return Faulty(ambs.envs.make("Grid").unwrapped)
+
+
+def children() -> set[int]:
+    """Processes that this one has started and that have not gone."""
+    listed = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return {int(number) for file in listed for number in file.read_text().split()}
+
+
+def job_envs(folder: Path, count: int) -> dict[str, Any]:
+    """A run of eight copies that goes to its end although `count` of their steps fail."""
+    from ambs.training.run_folder import RunFolder, read_rows
+    from tests.faults.host import SETTINGS, run_in, train
+
+    tickets = folder / "tickets"
+    tickets.mkdir()
+    for number in range(count):
+        (tickets / f"{number:04d}").mkdir()
+    os.environ[TICKETS] = str(tickets)
+    training = {**SETTINGS["training"], "max_faults": count, "env_timeout": TIMEOUT, "frames": max(2000, 40 * count)}
+    before, threads = children(), set(threading.enumerate())
+    code = train(folder, "envs", env="tests.faults.worlds:faulty", training=training)
+    run = run_in(folder / "envs")
+    status = RunFolder.open(run).read_status()
+    ended = [row["ended"] for row in read_rows(run / "episodes.jsonl")]
+    resources = {process for process in children() - before if not _is_tracker(process)}
+    return {
+        "code": code,
+        "injected": count - len(os.listdir(tickets)),
+        "detected": status["faults"],
+        "discarded": ended.count("fault"),
+        "processes": len(resources),
+        "threads": len({thread for thread in set(threading.enumerate()) - threads if thread.is_alive()}),
+        "state": status["state"],
+    }
+
+
+def _is_tracker(process: int) -> bool:
+    """Python's own watcher over semaphores, which lives as long as the process itself."""
+    try:
+        return b"resource_tracker" in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return True

@@ -1,0 +1,164 @@
+"""How a run ends when something fails: what is said, with which exit code, and what is left. The trainer is a dummy."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import types
+
+import pytest
+
+import ambs.cli.main
+from ambs.envs import TooManyFaults
+from ambs.errors import RunError, UserError
+from ambs.presets import resolve, to_dict
+from ambs.training import checkpoint, session
+from ambs.training.accounting import Accounts
+from ambs.training.loop import Trainer
+from ambs.training.run_folder import RunFolder
+from ambs.training.session import Session
+from ambs.training.stopping import stopping
+
+CONFIG = resolve("quickstart", changes={"training": {"frames": 1000, "checkpoint_every": 200}})
+
+
+class Dummy(Trainer):
+    """Plays 100 frames a turn and learns nothing."""
+
+    def __init__(self, trouble=lambda frames: None):
+        self.config, self.accounts, self.updates, self.trouble = CONFIG, Accounts(1), 0, trouble
+        self.closed = False
+
+    @property
+    def finished(self):
+        return self.accounts.frames >= self.config.training.frames
+
+    def turn(self):
+        self.accounts.frames += 100
+        self.trouble(self.accounts.frames)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "capture", lambda trainer: ({}, {"frames": trainer.accounts.frames}, {}))
+
+    def make(**options):
+        folder = RunFolder.create(
+            tmp_path, env="x", method="m", seed=0, config=to_dict(CONFIG), command=[], device=None
+        )
+        return Session(Dummy(**options), folder)
+
+    return make
+
+
+def fail(*_args, **_options):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_ends_a_run_and_spares_its_checkpoints(begin, monkeypatch):
+    def fill(frames):
+        if frames == 600:
+            monkeypatch.setattr(os, "write", fail)
+
+    run = begin(trouble=fill)
+    with pytest.raises(RunError, match=r"a checkpoint could not be written \(No space left on device\)") as error:
+        run.run()
+    monkeypatch.undo()
+    assert error.value.code == 74
+    assert "the checkpoint of frame 400 is whole: ambs resume" in str(error.value)
+    assert checkpoint.load(run.folder.checkpoints).step == 400
+    assert run.trainer.closed
+    RunFolder.open(run.folder.path).claim()  # The lock has gone with the run.
+
+
+def test_a_status_that_cannot_be_written_ends_nothing(begin, monkeypatch):
+    run = begin()
+    monkeypatch.setattr(RunFolder, "write_status", fail)
+    assert run.run() == "finished"
+    assert run.folder.log_error == "No space left on device"
+    assert checkpoint.load(run.folder.checkpoints).step == 1000
+
+
+def test_too_many_faults(begin):
+    def break_down(frames):
+        if frames == 100:
+            raise TooManyFaults("11 faults")
+
+    run = begin(trouble=break_down)
+    with pytest.raises(RunError, match=r"11 faults; there is no checkpoint in .* to go on from") as error:
+        run.run()
+    assert error.value.code == 70
+    assert run.folder.read_status()["state"] == "failed"
+
+
+def test_the_first_signal_saves_and_the_second_does_not_wait(begin):
+    run = begin(trouble=lambda frames: frames == 300 and signal.raise_signal(signal.SIGTERM))
+    with stopping(run.stop):
+        assert run.run() == "interrupted"
+    assert checkpoint.load(run.folder.checkpoints).step == 300
+    with stopping() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
+
+
+def test_what_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopping() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_exit_codes(monkeypatch, capsys):
+    for error, code in ((RunError("no disk", 74), 74), (RunError("no env"), 70), (UserError("a typo"), 2)):
+
+        def run(error=error):
+            raise error
+
+        monkeypatch.setattr(ambs.cli.main, "_parse", lambda _, run=run: types.SimpleNamespace(run=run))
+        with pytest.raises(SystemExit) as end:
+            ambs.cli.main.main([])
+        assert end.value.code == code
+        assert capsys.readouterr().err == f"ambs: {error}\n"
+
+
+def test_a_dead_writer_keeps_nobody_out(tmp_path):
+    """A process that holds the lock keeps us out, and no longer once it was killed."""
+    run = RunFolder.create(tmp_path, env="x", method="m", seed=0, config={}, command=[])
+    run.close()
+    code = (
+        "import sys, time; from pathlib import Path; from ambs.training.run_folder import RunFolder\n"
+        "run = RunFolder.open(Path(sys.argv[1])); run.claim(); print('mine', flush=True); time.sleep(1000)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(run.path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "mine\n"
+    with pytest.raises(UserError, match="is being written by another process"):
+        RunFolder.open(run.path).claim()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    RunFolder.open(run.path).claim()
+
+
+def test_a_folder_that_cannot_be_written_is_not_claimed(tmp_path, monkeypatch):
+    run = RunFolder.create(tmp_path, env="x", method="m", seed=0, config={}, command=[])
+    run.close()
+    real = os.open
+
+    def refuse(path, flags, *rest):
+        if flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match=r"cannot be written to \(config.json: Permission denied\)"):
+        RunFolder.open(run.path).claim()

@@ -22,6 +22,8 @@ class Outcome:
 
     key: str
     title: str
+    brief: str
+    """The title, where room is short."""
     measure: Measure
     better: str
     """`more`, `less`, or empty."""
@@ -32,18 +34,18 @@ class Outcome:
 
 
 OUTCOMES = (
-    Outcome("return", "episode return, at the end", recent_mean("episodes", "return"), "more", -np.inf, compared=True),
-    Outcome("violations", "cumulative violations", total("violations"), "less", compared=True),
+    Outcome("return", "episode return, at the end", "return", recent_mean("episodes", "return"), "more", -np.inf, compared=True),
+    Outcome("violations", "cumulative violations", "violations", total("violations"), "less", compared=True),
     Outcome(
-        "violations_per_1000", "violations per 1000 frames, at the end",
+        "violations_per_1000", "violations per 1000 frames, at the end", "violations / 1000",
         recent_ratio("violations", "frames", 1000.0), "less", most=1000.0, compared=True,
     ),
-    Outcome("override_rate", "override rate, at the end", recent_ratio("overrides", "decisions"), "", most=1.0),
+    Outcome("override_rate", "override rate, at the end", "override rate", recent_ratio("overrides", "decisions"), "", most=1.0),
     Outcome(
-        "switches", "control switches per 1000 steps, at the end",
+        "switches", "control switches per 1000 steps, at the end", "switches / 1000",
         recent_ratio("switches", "agent_steps", 1000.0), "", most=1000.0,
     ),
-    Outcome("traces", "traces per decision, at the end", recent_ratio("traces", "decisions"), ""),
+    Outcome("traces", "traces per decision, at the end", "traces / decision", recent_ratio("traces", "decisions"), ""),
 )  # fmt: skip
 
 
@@ -114,6 +116,7 @@ def _pair(outcome: Outcome, first: str, second: str, a: list[float], b: list[flo
     return {
         "outcome": outcome.key,
         "title": outcome.title,
+        "brief": outcome.brief,
         "better": outcome.better,
         "first": first,
         "second": second,

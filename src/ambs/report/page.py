@@ -8,6 +8,7 @@ import base64
 import hashlib
 import html
 import json
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -39,15 +40,20 @@ def tag(name: str, *children: Child, **attributes: Any) -> Html:
 def join(*children: Child) -> Html:
     """Markup side by side; what is not markup is escaped."""
     return Html(
-        "".join(child if isinstance(child, Html) else html.escape(str(child)) for child in children if child is not None)
+        "".join(
+            child if isinstance(child, Html) else html.escape(str(child)) for child in children if child is not None
+        )
     )
 
 
-def table(head: list[Child], rows: list[list[Child]], **attributes: Any) -> Html:
+def table(head: Sequence[Child], rows: Sequence[Sequence[Child]], **attributes: Any) -> Html:
     """A table that scrolls sideways where it does not fit; the first cell of a row is its head."""
     top = tag("tr", *(tag("th", cell, scope="col") for cell in head))
     body = [
-        tag("tr", *(tag("td" if index else "th", cell, scope=None if index else "row") for index, cell in enumerate(row)))
+        tag(
+            "tr",
+            *(tag("td" if index else "th", cell, scope=None if index else "row") for index, cell in enumerate(row)),
+        )
         for row in rows
     ]
     return tag(
@@ -56,7 +62,9 @@ def table(head: list[Child], rows: list[list[Child]], **attributes: Any) -> Html
     )  # fmt: skip
 
 
-def page(title: str, body: Html, *, data: Any = None, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = ()) -> str:
+def page(
+    title: str, body: Html, *, data: Any = None, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = ()
+) -> str:
     """A whole document. `data` is there for scripts as JSON in `#data`; scripts and styles are names in `assets/`."""
     css = [asset(name) for name in (BASE_STYLE, *styles)]
     code = [asset(name) for name in scripts]

@@ -47,8 +47,8 @@ def _print(summary: dict[str, Any]) -> None:
 
     console = Console()
     for part in summary["environments"]:
-        _table(console, f"{part['env']} at {part['frames']:,} frames", tables.outcomes(part, brief=True))
-        _table(console, "Which differences the intervals support", tables.comparisons(part, brief=True))
+        _table(console, f"{part['env']} at {part['frames']:,} frames", tables.outcomes(part, brief=True), apart=True)
+        _table(console, "Which differences the intervals support", tables.comparisons(part, brief=True), apart=True)
         if part["comparisons"]:
             _say(console, EXPLAINED)
         _table(console, "Beside the paper", tables.paper(part))
@@ -71,22 +71,25 @@ def _print(summary: dict[str, Any]) -> None:
             _say(console, f"{run['name']}: {sentence}")
 
 
-def _table(console: Any, title: str, found: Any) -> None:
+def _table(console: Any, title: str, found: Any, apart: bool = False) -> None:
+    """Print a table; `apart` makes one of the rows under each entry of the first column."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     if not found.rows:
         return
-    table = Table(title=Text(title), title_justify="left")
-    for column in found.head:
-        table.add_column(Text(column), overflow="fold")
-    last = None
-    for row in found.rows:
-        if last is not None and row[0] != last:
-            table.add_section()
-        table.add_row(Text("" if row[0] == last else row[0]), *(Text(cell) for cell in row[1:]))
-        last = row[0]
-    console.print(table)
+    console.print(Text(title, style="bold"))
+    for label in dict.fromkeys(row[0] for row in found.rows) if apart else [None]:
+        table = Table(
+            title=None if label is None else Text(label), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+        )
+        for column in found.head[apart:]:
+            table.add_column(Text(column), overflow="fold")
+        for row in found.rows:
+            if label in (None, row[0]):
+                table.add_row(*(Text(cell) for cell in row[apart:]))
+        console.print(table)
 
 
 def _say(console: Any, sentence: str) -> None:

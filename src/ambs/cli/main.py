@@ -13,6 +13,7 @@ from ambs.cli.check import Check
 from ambs.cli.check_env import CheckEnv
 from ambs.cli.compare import Compare
 from ambs.cli.demo import Demo
+from ambs.cli.doctor import Doctor
 from ambs.cli.envs import Envs
 from ambs.cli.evaluate import Evaluate
 from ambs.cli.guarantee import Guarantee
@@ -34,6 +35,7 @@ Verb = (
     | Annotated[CheckEnv, tyro.conf.subcommand("check-env")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Envs, tyro.conf.subcommand("envs")]
     | Annotated[Evaluate, tyro.conf.subcommand("eval")]
     | Annotated[Guarantee, tyro.conf.subcommand("guarantee")]

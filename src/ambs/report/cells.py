@@ -56,8 +56,9 @@ def seeds(count: int) -> str:
 
 def said(row: dict[str, Any]) -> str:
     """A comparison's verdict in words that name the winner."""
+    verdict = "supported" if row["verdict"] == "supported" and row["p"] == row["p_holm"] else VERDICTS[row["verdict"]]
     if row["verdict"] not in ("supported", "alone") or not row["better"]:
-        return VERDICTS[row["verdict"]]
+        return verdict
     more = row["difference"]["mean"] > 0
     winner = row["first"] if more == (row["better"] == "more") else row["second"]
-    return f"{winner} is better: {VERDICTS[row['verdict']]}"
+    return f"{winner} is better: {verdict}"

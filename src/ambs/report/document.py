@@ -39,7 +39,11 @@ def document(summary: dict[str, Any]) -> str:
         tag("footer", "Intervals are 95 % unless said otherwise."),
     )
     data = [
-        {"x": part["x"], "groups": [group["label"] for group in part["groups"]], "panels": part["panels"]}
+        {
+            "x": part["x"],
+            "groups": [{"label": group["label"], "colour": group["colour"]} for group in part["groups"]],
+            "panels": part["panels"],
+        }
         for part in environments
     ]
     return page(f"ambs report: {names}", body, data=data, scripts=("charts.js",), styles=("report.css",))
@@ -71,7 +75,7 @@ def _environment(index: int, part: dict[str, Any], coverage: dict[str, str]) -> 
             f"curves are means over the {WINDOW:.0%} of the frames before each point.",
             class_="soft",
         ),
-        tag("div", *(_card(number, group) for number, group in enumerate(part["groups"])), class_="cards"),
+        tag("div", *map(_card, part["groups"]), class_="cards"),
         *(tag("p", sentence, class_="soft coverage") for sentence in sentences),
         _legend(index, part),
         *(_section(index, part, section) for section in SECTIONS),
@@ -82,7 +86,7 @@ def _environment(index: int, part: dict[str, Any], coverage: dict[str, str]) -> 
     )
 
 
-def _card(number: int, group: dict[str, Any]) -> Html:
+def _card(group: dict[str, Any]) -> Html:
     found = group["outcomes"]
     lines = [
         tag("div", tag("dt", title), tag("dd", *_big(found.get(key))), class_="headline")
@@ -98,7 +102,7 @@ def _card(number: int, group: dict[str, Any]) -> Html:
         tag("h3", tag("span", class_="dot"), group["label"]),
         tag("dl", *lines, *small),
         tag("p", told, class_="soft"),
-        class_=f"card c{number % 8}",
+        class_=f"card c{group['colour'] % 8}",
     )
 
 
@@ -115,7 +119,7 @@ def _legend(index: int, part: dict[str, Any]) -> Html | None:
         return None
     buttons = [
         tag(
-            "button", tag("span", class_="dot"), group["label"], type="button", class_=f"c{number % 8}",
+            "button", tag("span", class_="dot"), group["label"], type="button", class_=f"c{group['colour'] % 8}",
             aria_pressed="true", data_environment=index, data_group=number,
         )
         for number, group in enumerate(part["groups"])
@@ -140,7 +144,8 @@ def _section(index: int, part: dict[str, Any], section: str) -> Html | None:
     if not figures:
         return None
     title = f"{SECTIONS[section]} ({len(figures)})" if section in (LOSSES, REST) else SECTIONS[section]
-    charts = tag("div", *figures, class_="charts" if section == OUTCOME else "charts small")
+    size = "two" if section == OUTCOME else "three" if len(figures) % 3 == 0 else "four"
+    charts = tag("div", *figures, class_=f"charts {size}")
     if section in (LOSSES, REST):
         return tag("details", tag("summary", title), charts)
     return join(tag("h3", title), charts)

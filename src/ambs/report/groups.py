@@ -45,6 +45,21 @@ def group_runs(runs: list[Run]) -> dict[str, list[Group]]:
     return found
 
 
+def colours(grouped: dict[str, list[Group]]) -> dict[str, int]:
+    """A number per label: a method's first one has its place in `NAMES`, so that it looks the same in every report."""
+    found: dict[str, int] = {}
+    later = []
+    for group in [group for groups in grouped.values() for group in groups]:
+        place = list(NAMES).index(group.method) if group.method in NAMES else None
+        if place is not None and place not in found.values() and group.label not in found:
+            found[group.label] = place
+        elif group.label not in found:
+            later.append(group.label)
+    for label in dict.fromkeys(later):
+        found[label] = next(number for number in range(len(found) + 1) if number not in found.values())
+    return found
+
+
 def settings_that_differ(groups: list[Group]) -> dict[str, list[str]]:
     """Settings in which runs of these groups differ, other than the seed, with each group's value (or values)."""
     settings = [[flat(run.config) for run in group.runs] for group in groups]

@@ -33,12 +33,11 @@ def _metric(key: str, title: str, section: str, note: str = "", least: float = -
     return Panel(key, title, section, recent_mean("metrics", key), note, least, log)
 
 
-OUTCOME, SHIELD, MODEL, LABELS, LOSSES, REST = "outcome", "shield", "model", "labels", "losses", "rest"
+OUTCOME, SHIELD, MODEL, LOSSES, REST = "outcome", "shield", "model", "losses", "rest"
 SECTIONS = {
     OUTCOME: "Return and violations",
     SHIELD: "The shield",
-    MODEL: "The model against the guarantee",
-    LABELS: "Label quality",
+    MODEL: "The model: its KL against what the guarantee needs, and the quality of its labels",
     LOSSES: "Losses",
     REST: "Everything else that was logged",
 }
@@ -59,14 +58,14 @@ PANELS = (
         "model/kl", "KL of one model step", MODEL,
         "nats; posterior against prior, a surrogate only: Theorem 2's premise is not measurable", 0.0, log=True,
     ),
-    _metric("labels/false_flags", "False flags", LABELS, "share of safe windows in which a step is flagged", 0.0),
-    _metric("labels/imagined_false_flags", "False flags, imagined", LABELS, "the same in imagination", 0.0),
+    _metric("labels/false_flags", "False flags", MODEL, "share of safe windows in which a step is flagged", 0.0),
+    _metric("labels/imagined_false_flags", "False flags, imagined", MODEL, "the same in imagination", 0.0),
     _metric(
-        "labels/missed_onsets", "Missed onsets", LABELS,
+        "labels/missed_onsets", "Missed onsets", MODEL,
         "share of windows that become unsafe in which imagination flags nothing", 0.0,
     ),
-    _metric("labels/precision", "Precision", LABELS, "of flagged steps", 0.0),
-    _metric("labels/recall", "Recall", LABELS, "of violating steps", 0.0),
+    _metric("labels/precision", "Precision", MODEL, "of flagged steps", 0.0),
+    _metric("labels/recall", "Recall", MODEL, "of violating steps", 0.0),
 )  # fmt: skip
 
 

@@ -40,10 +40,10 @@ def _draw_panel(axis: Any, environment: dict[str, Any], panel: dict[str, Any] | 
         return
     frames = np.array(environment["x"], dtype=float)
     for series in panel["series"]:
-        group = series["group"]
-        colour = COLOURS[group % len(COLOURS)]
-        style = "-" if group < len(COLOURS) else "--"
-        label = _literal(environment["groups"][group]["label"])
+        group = environment["groups"][series["group"]]
+        colour = COLOURS[group["colour"] % len(COLOURS)]
+        style = "-" if group["colour"] < len(COLOURS) else "--"
+        label = _literal(group["label"])
         axis.plot(frames, _array(series["mean"]), style, color=colour, lw=1.5, label=label)
         if series["low"] is not None:
             axis.fill_between(frames, _array(series["low"]), _array(series["high"]), color=colour, alpha=0.18, lw=0)

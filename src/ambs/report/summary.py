@@ -10,7 +10,7 @@ import numpy as np
 import ambs
 from ambs.report.coverage import sentence
 from ambs.report.curves import common_frames, grid
-from ambs.report.groups import Group, group_runs, settings_that_differ
+from ambs.report.groups import Group, colours, group_runs, settings_that_differ
 from ambs.report.outcomes import OUTCOMES, as_json, compared_frames, comparisons, group_outcomes, takes_part
 from ambs.report.panels import draw_panels
 from ambs.report.paper import beside_the_paper
@@ -25,7 +25,7 @@ def summarise(paths: list[Path], curves: bool = True) -> dict[str, Any]:
     """Read the runs at these paths and work out what they show."""
     runs, notes = read_runs(paths)
     grouped = group_runs(runs)
-    environments = [_environment(env, groups, curves) for env, groups in grouped.items()]
+    environments = [_environment(env, groups, colours(grouped), curves) for env, groups in grouped.items()]
     return {
         "format": FORMAT,
         "ambs": ambs.__version__,
@@ -43,7 +43,7 @@ def summarise(paths: list[Path], curves: bool = True) -> dict[str, Any]:
     }
 
 
-def _environment(env: str, groups: list[Group], curves: bool) -> dict[str, Any]:
+def _environment(env: str, groups: list[Group], colour: dict[str, int], curves: bool) -> dict[str, Any]:
     frames = compared_frames(groups)
     outcomes = [group_outcomes(group, frames) for group in groups]
     upto = common_frames([run for group in groups for run in group.runs])
@@ -52,7 +52,13 @@ def _environment(env: str, groups: list[Group], curves: bool) -> dict[str, Any]:
         "env": env,
         "frames": frames,
         "groups": [
-            {"label": group.label, "method": group.method, "runs": len(group.runs), "outcomes": found}
+            {
+                "label": group.label,
+                "method": group.method,
+                "colour": colour[group.label],
+                "runs": len(group.runs),
+                "outcomes": found,
+            }
             for group, found in zip(groups, outcomes, strict=True)
         ],
         "left_out": _left_out(groups, frames),

@@ -23,6 +23,8 @@
     return String(+value.toPrecision(4));
   }
 
+  const colour = (environment, series) => "c" + (environment.groups[series.group].colour % 8);
+
   // Numbers a person would choose: 1, 2 or 5 times a power of ten.
   function ticks(low, high, wanted) {
     const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
@@ -114,11 +116,11 @@
     }
     svg.append(node("text", { x: width - RIGHT, y: HEIGHT - 4, "text-anchor": "end" }, "frames"));
     for (const series of shown) {
-      const group = node("g", { class: "c" + (series.group % 8), "data-group": series.group });
+      const group = node("g", { class: colour(environment, series), "data-group": series.group });
       if (series.low) group.append(node("path", { class: "band", d: bandPath(xs, series.low, series.high, px, py) }));
       if (single) for (const row of series.each || []) group.append(node("path", { class: "each", d: path(xs, row, px, py) }));
       const mean = node("path", { class: "mean", d: path(xs, series.mean, px, py) });
-      if (series.group >= 8) mean.setAttribute("stroke-dasharray", "6 3");
+      if (environment.groups[series.group].colour >= 8) mean.setAttribute("stroke-dasharray", "6 3");
       group.append(mean);
       const there = series.mean.flatMap((y, i) => (y === null ? [] : [i]));
       if (there.length === 1) {
@@ -151,12 +153,12 @@
       for (const series of chart.shown) {
         const y = series.mean[at];
         if (y === null) continue;
-        cursor.append(node("circle", { class: "mark c" + (series.group % 8), cx: chart.px(x), cy: chart.py(y), r: 3.5 }));
+        cursor.append(node("circle", { class: "mark " + colour(chart.environment, series), cx: chart.px(x), cy: chart.py(y), r: 3.5 }));
         lines.push(row(chart, series, at));
       }
       tooltip.replaceChildren(...lines);
       tooltip.hidden = false;
-      const room = figure.clientWidth - tooltip.offsetWidth - 8, left = svg.offsetLeft + 12 + chart.px(x);
+      const room = figure.clientWidth - tooltip.offsetWidth - 8, left = figure.querySelector(".plot").offsetLeft + chart.px(x);
       tooltip.style.left = Math.max(8, left + 14 <= room ? left + 14 : left - tooltip.offsetWidth - 14) + "px";
       tooltip.style.top = figure.querySelector(".plot").offsetTop + 8 + "px";
     };
@@ -179,11 +181,11 @@
 
   function row(chart, series, at) {
     const made = document.createElement("div"), dot = document.createElement("span");
-    dot.className = "dot c" + (series.group % 8);
+    dot.className = "dot " + colour(chart.environment, series);
     const value = (y) => short(y);
     const range = series.low && series.low[at] !== null ? ` [${value(series.low[at])}, ${value(series.high[at])}]` : "";
     const seeds = series.seeds[at];
-    made.append(dot, `${chart.environment.groups[series.group]}: ${value(series.mean[at])}${range} · ${seeds} seed${seeds === 1 ? "" : "s"}`);
+    made.append(dot, `${chart.environment.groups[series.group].label}: ${value(series.mean[at])}${range} · ${seeds} seed${seeds === 1 ? "" : "s"}`);
     return made;
   }
 

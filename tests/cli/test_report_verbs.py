@@ -7,6 +7,7 @@ import pytest
 from ambs.cli.main import main
 from ambs.doctor import disk, examine, packages, python
 from ambs.doctor import self_test as examine_self
+from ambs.quickstart import report
 from ambs.selftest import Figures
 from tests.report.synthetic import make_run
 
@@ -43,6 +44,11 @@ def test_report_by_default_is_a_page(runs, tmp_path, monkeypatch, capsys):
     assert call("report", runs, "--out", "odd.name") == 0
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report.md", "odd.name"}
     assert (tmp_path / "odd.name").read_text().startswith("<!doctype html>")
+
+
+def test_the_quickstart_ends_with_a_report(runs, tmp_path):
+    path = report([runs], tmp_path / "report.html")
+    assert "AMBS + COPT" in path.read_text()
 
 
 def test_mistakes_get_a_sentence(tmp_path, capsys):

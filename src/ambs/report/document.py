@@ -22,10 +22,10 @@ def document(summary: dict[str, Any]) -> str:
     states = sorted({run["state"] for run in summary["runs"]})
     head = tag(
         "header",
-        tag("h1", f"What happened: {names}"),
+        tag("h1", "What happened"),
         tag(
             "p",
-            f"{len(summary['runs'])} {'run' if len(summary['runs']) == 1 else 'runs'} ({', '.join(states)}), "
+            f"{names}: {len(summary['runs'])} {'run' if len(summary['runs']) == 1 else 'runs'} ({', '.join(states)}), "
             f"reported {summary['created'].replace('T', ' ').replace('+00:00', ' UTC')} by ambs {summary['ambs']}",
             class_="soft",
         ),

@@ -6,7 +6,7 @@ from scipy import stats
 
 from ambs.report.curves import aggregate, common_frames, grid, recent_mean, recent_ratio, total
 from ambs.report.groups import colours, group_runs, settings_that_differ
-from ambs.report.outcomes import OUTCOMES, compared_frames, comparisons, group_outcomes, outcome_of
+from ambs.report.outcomes import OUTCOMES, compared_frames, comparisons, group_outcomes, outcome_of, takes_part
 from ambs.report.panels import needed_alpha
 from ambs.report.paper import METHODS, TABLE_1, beside_the_paper
 from ambs.report.runs import Run, Series, read_runs
@@ -96,11 +96,27 @@ def test_outcomes_by_hand(tmp_path):
 
 
 def test_compared_frames(tmp_path):
-    runs = [bare(tmp_path, 0, 1000), bare(tmp_path, 1, 990), bare(tmp_path, 2, 100)]
-    runs[2].status["state"] = "failed"
-    groups = group_runs(runs)["E"]
-    assert compared_frames(groups) == 990
-    assert outcome_of(runs[0], OUTCOMES[0], 990) is None
+    """A short trial and a crash do not shorten the comparison; a method whose runs are all shorter does."""
+
+    def frames_of(*lengths, method="copt", state="finished", first=0):
+        runs = [bare(tmp_path, seed, frames) for seed, frames in enumerate(lengths, start=first)]
+        for run in runs:
+            run.status["state"] = state
+            run.record["method"] = method
+        return runs
+
+    def compared(*runs):
+        return compared_frames(group_runs(list(runs))["E"])
+
+    assert compared(*frames_of(1000, 995, 990)) == 995
+    assert compared(*frames_of(1000, 10)) == 1000
+    assert compared(*frames_of(1000, 1000, 1000, 10_000)) == 1000
+    assert compared(*frames_of(1000, 1000), *frames_of(50, state="failed", first=2)) == 1000
+    assert compared(*frames_of(1000, 1000), *frames_of(400, method="lag")) == 400
+    assert compared(*frames_of(300, 200, 100, state="running")) == 200
+    assert compared(bare(tmp_path, 0, 0)) == 0
+    assert [takes_part(run, 1000) for run in frames_of(1000, 985, 970, 0)] == [True, True, False, False]
+    assert outcome_of(bare(tmp_path), OUTCOMES[0], 100) is None
 
 
 def test_verdicts():

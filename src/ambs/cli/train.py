@@ -131,9 +131,7 @@ def watch(begin: Any) -> int:
     if session.folder.log_error:
         print(f"ambs: some rows could not be logged: {session.folder.log_error}", file=sys.stderr)
     if state == "finished":
-        print(
-            f"Finished: {path}\nEvaluate it:  ambs eval {path} --shield paired\nSee its curves:  tensorboard --logdir {path}"
-        )
+        print(f"Finished: {path}\nEvaluate it:  ambs eval {path} --shield paired\nSee its curves:  ambs report {path}")
         return 0
     print(f"Stopped; everything is saved. Go on with:  ambs resume {path}")
     return STOPPED

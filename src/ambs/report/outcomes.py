@@ -50,10 +50,15 @@ OUTCOMES = (
 
 
 def compared_frames(groups: list[Group]) -> int:
-    """Frames at which groups are compared: what all finished runs reached, or all that are under way if none finished."""
-    runs = [run for group in groups for run in group.runs if run.frames]
-    finished = [run.frames for run in runs if run.state == "finished"]
-    return min(finished or [run.frames for run in runs], default=0)
+    """Frames at which groups are compared: the most that at least half of every group's finished runs have reached.
+
+    So a short trial among the runs does not make all others short. Where nothing has finished, what is under way counts.
+    """
+    parts = [[run for run in group.runs if run.frames] for group in groups]
+    if any(run.state == "finished" for runs in parts for run in runs):
+        parts = [[run for run in runs if run.state == "finished"] for runs in parts]
+    lengths = [sorted((run.frames for run in runs), reverse=True) for runs in parts if runs]
+    return min((frames[(len(frames) - 1) // 2] for frames in lengths), default=0)
 
 
 def takes_part(run: Run, frames: int) -> bool:

@@ -51,7 +51,7 @@ PANELS = (
     Panel("override_rate", "Override rate", SHIELD, recent_ratio("overrides", "decisions"), "share of decisions"),
     Panel(
         "switches", "Control switches per 1000 steps", SHIELD, recent_ratio("switches", "agent_steps", 1000.0),
-        "control passes between task and backup policy",
+        "between task and backup policy",
     ),
     Panel("traces", "Traces per decision", SHIELD, recent_ratio("traces", "decisions"), "imagined futures"),
     _metric(

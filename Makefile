@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST_ARGS ?=
 
-.PHONY: help install test faults lint types train format clean
+.PHONY: help install test faults lint types train docs format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,10 @@ types: $(READY)  ## mypy
 
 train: $(READY)  ## the main job: train an unshielded and a shielded agent, and compare them
 	$(BIN)/ambs quickstart
+
+docs: $(READY)  ## build the documentation's site into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Wrote site/index.html"
 
 format: $(READY)  ## let ruff rewrite the files
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .

@@ -144,7 +144,7 @@ def verdict(training: dict[str, dict[str, float]], evaluation: dict[str, Any]) -
 
 
 def compare(runs: dict[str, Path], out: Path, seed: int, episodes: int) -> dict[str, Any]:
-    """Evaluate both runs, write `quickstart.json` and `quickstart.png`, and return the figures."""
+    """Evaluate both runs, write `quickstart.json`, `quickstart.png` and `report.html`, and return the figures."""
     evaluation = evaluate(runs, episodes, seed)
     training = {name: last_quarter(run) for name, run in runs.items()}
     totals = {name: RunFolder.open(run).read_status()["violations"] for name, run in runs.items()}
@@ -162,4 +162,14 @@ def compare(runs: dict[str, Path], out: Path, seed: int, episodes: int) -> dict[
     draw({name: read_rows(run / "episodes.jsonl") for name, run in runs.items()}, picture)
     result["files"] = [str(out / "quickstart.json"), str(picture)]
     write_atomic(out / "quickstart.json", json.dumps(result, indent=1).encode())
+    result["report"] = str(report(list(runs.values()), out / "report.html"))
     return result
+
+
+def report(runs: list[Path], path: Path) -> Path:
+    """Write what `ambs report` writes of these runs, and return where."""
+    from ambs.report.summary import summarise
+    from ambs.report.write import write
+
+    write(summarise(runs), path, "html")
+    return path

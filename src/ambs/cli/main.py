@@ -11,12 +11,15 @@ import tyro
 
 from ambs.cli.check import Check
 from ambs.cli.check_env import CheckEnv
+from ambs.cli.compare import Compare
 from ambs.cli.demo import Demo
+from ambs.cli.doctor import Doctor
 from ambs.cli.envs import Envs
 from ambs.cli.evaluate import Evaluate
 from ambs.cli.guarantee import Guarantee
 from ambs.cli.play import Play
 from ambs.cli.quickstart import Quickstart
+from ambs.cli.report import Report
 from ambs.cli.train import WHAT, Resume, parse_train
 from ambs.cli.verify import Verify
 from ambs.errors import RunError, UserError
@@ -30,12 +33,15 @@ class _Train:
 Verb = (
     Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[CheckEnv, tyro.conf.subcommand("check-env")]
+    | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Envs, tyro.conf.subcommand("envs")]
     | Annotated[Evaluate, tyro.conf.subcommand("eval")]
     | Annotated[Guarantee, tyro.conf.subcommand("guarantee")]
     | Annotated[Play, tyro.conf.subcommand("play")]
     | Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
     | Annotated[_Train, tyro.conf.subcommand("train", description=WHAT)]
     | Annotated[Verify, tyro.conf.subcommand("verify")]

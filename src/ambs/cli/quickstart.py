@@ -11,7 +11,7 @@ from typing import Any
 class Quickstart:
     """Train an unshielded DreamerV3 and an AMBS agent on point_world side by side, and compare them.
 
-    Takes less than eight minutes on two cores. Ends with a table, a picture, and what to try next.
+    Takes less than eight minutes on two cores. Ends with a table, a picture, a report to open in a browser, and what to try next.
     """
 
     seed: int = 0
@@ -114,6 +114,7 @@ def _print(console: Any, result: dict[str, Any], shielded: Path) -> None:
     said = "held" if result["held"] else "did NOT hold"
     console.print(f"The comparison {said} for seed {result['seed']}.")
     console.print("Wrote " + " and ".join(result["files"]), soft_wrap=True, highlight=False)
+    console.print(f"Look at all of it:  {result['report']}", soft_wrap=True, highlight=False)
     console.print(
         f"Next, see what the shield itself is worth:  ambs eval {shielded} --shield paired",
         soft_wrap=True,

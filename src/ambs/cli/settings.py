@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,10 +34,15 @@ class Train:
     """Where to compute."""
     out: Path = Path("runs")
     """Folder in which the run folder is made."""
+    dry_run: bool = False
+    """Print the settings that would be used, as JSON, and train nothing."""
     settings: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
 
     def run(self) -> int:
         """Train, with a display."""
+        if self.dry_run:
+            print(json.dumps(asdict(self.settings), indent=1))
+            return 0
 
         def begin(**hooks: Any) -> Any:
             prepare_device(self.device, self.settings.model.size)

@@ -132,8 +132,6 @@ def _say(session: Session, state: str) -> None:
     if session.folder.log_error:
         print(f"ambs: some rows could not be logged: {session.folder.log_error}", file=sys.stderr)
     if state == "finished":
-        print(
-            f"Finished: {path}\nEvaluate it:  ambs eval {path} --shield paired\nSee its curves:  tensorboard --logdir {path}"
-        )
+        print(f"Finished: {path}\nEvaluate it:  ambs eval {path} --shield paired\nSee its curves:  ambs report {path}")
     else:
         print(f"Stopped; everything is saved. Go on with:  ambs resume {path}")

@@ -46,3 +46,63 @@ def bootstrap_interval(values: np.ndarray, level: float = 0.95, seed: int = 0) -
         return Interval(mean, None, None)
     found = stats.bootstrap((values,), np.mean, confidence_level=level, rng=np.random.default_rng(seed))
     return Interval(mean, float(found.confidence_interval.low), float(found.confidence_interval.high))
+
+
+def iqm(values: np.ndarray) -> float:
+    """Interquartile mean: the mean without the lowest and the highest quarter (rounded down) of the values."""
+    return float(stats.trim_mean(np.asarray(values, dtype=np.float64), 0.25))
+
+
+def iqm_interval(strata: list[np.ndarray], level: float = 0.95, draws: int = 2000, seed: int = 0) -> Interval:
+    """IQM of all values with a stratified percentile-bootstrap interval: each stratum is redrawn from itself.
+
+    A stratum holds the seeds of one environment. None where values say nothing, as in `mean_interval`.
+    """
+    parts = [np.asarray(part, dtype=np.float64) for part in strata]
+    values = np.concatenate(parts)
+    centre = iqm(values)
+    if min(part.size for part in parts) < 2 or values.min() == values.max():
+        return Interval(centre, None, None)
+    rng = np.random.default_rng(seed)
+    drawn = np.concatenate([part[rng.integers(0, part.size, (draws, part.size))] for part in parts], axis=1)
+    low, high = np.quantile(stats.trim_mean(drawn, 0.25, axis=1), [(1 - level) / 2, (1 + level) / 2])
+    return Interval(centre, float(low), float(high))
+
+
+class Difference(NamedTuple):
+    """How two groups of independent values differ: `a` minus `b`; None where their spread says nothing."""
+
+    difference: Interval
+    """Of the means, with Welch's t-interval."""
+    p: float | None
+    """Two-sided p-value of Welch's test."""
+    hedges_g: float | None
+    """Difference in pooled standard deviations, corrected for few values."""
+    superiority: float
+    """Probability that a value of `a` exceeds one of `b`; ties count half."""
+
+
+def difference(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> Difference:
+    """Compare the values of two groups."""
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    mean = float(a.mean() - b.mean())
+    more = float((a[:, None] > b[None]).mean() + (a[:, None] == b[None]).mean() / 2)
+    if min(a.size, b.size) < 2 or a.var() + b.var() == 0:
+        return Difference(Interval(mean, None, None), None, None, more)
+    found = stats.ttest_ind(a, b, equal_var=False)
+    limits = found.confidence_interval(level)
+    freedom = a.size + b.size - 2
+    pooled = np.sqrt(((a.size - 1) * a.var(ddof=1) + (b.size - 1) * b.var(ddof=1)) / freedom)
+    g = float(mean / pooled * (1 - 3 / (4 * freedom - 1)))
+    return Difference(Interval(mean, float(limits.low), float(limits.high)), float(found.pvalue), g, more)
+
+
+def holm(p_values: list[float | None]) -> list[float | None]:
+    """Holm's adjusted p-values: the chance of a single false one among all is bounded. None stays None."""
+    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, index) in enumerate(order):
+        highest = max(highest, min(1.0, p * (len(order) - rank)))
+        adjusted[index] = highest
+    return adjusted

@@ -342,8 +342,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} cannot be read ({reason(error)})") from error
 
 
-def iterate_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """`read_rows`, one at a time."""
+def iterate_rows(path: Path, damaged: list[int] | None = None) -> Iterator[dict[str, Any]]:
+    """`read_rows`, one at a time; with `damaged`, lines that are no rows are passed over and their numbers put there."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
@@ -352,9 +352,12 @@ def iterate_rows(path: Path) -> Iterator[dict[str, Any]]:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 row = None
-            if not isinstance(row, dict):
+            if isinstance(row, dict):
+                yield row
+            elif damaged is None:
                 raise UserError(f"line {number} of {path} is not a JSON object")
-            yield row
+            else:
+                damaged.append(number)
 
 
 def _claim(root: Path, name: str) -> Path:

@@ -1,0 +1,55 @@
+"""`ambs report`: what happened, as one file to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write what runs show, and how sure we are of it, to one file that needs no server and no network.
+
+    Runs of one environment, method and configuration are seeds of one experiment and are averaged. Folders are searched for
+    runs; plots and tables in them are passed over; runs that are unfinished or damaged are shown as far as they go.
+
+    Example: ambs report runs/* --out report.html
+    """
+
+    runs: tyro.conf.Positional[list[Path]]
+    """Run folders, or folders of them."""
+    out: Path | None = None
+    """File to write; None: report.<format>."""
+    format: Literal["html", "md", "png", "csv", "json"] | None = None
+    """html: a page with curves. md: tables. png: a figure for a paper, return left, violations right. csv: all curves.
+    json: everything. None: as the file's name ends, else html."""
+
+    def run(self) -> int:
+        """Read, work out, write."""
+        from ambs.report.summary import summarise
+        from ambs.report.write import write
+
+        out, kind = self._target()
+        summary = summarise(self.runs)
+        write(summary, out, kind)
+        for sentence in summary["notes"]:
+            print(f"note: {sentence}")
+        count = len(summary["runs"])
+        print(f"Wrote {out}: {count} {'run' if count == 1 else 'runs'}")
+        return 0
+
+    def _target(self) -> tuple[Path, Literal["html", "md", "png", "csv", "json"]]:
+        from ambs.errors import UserError
+
+        if self.out is not None and self.out.is_dir():
+            raise UserError(f"--out must be a file, and {self.out} is a folder")
+        if self.out is None:
+            kind = self.format or "html"
+            return Path(f"report.{kind}"), kind
+        for kind in ("html", "md", "png", "csv", "json"):
+            if self.format == kind or (self.format is None and self.out.suffix.lower() == f".{kind}"):
+                return self.out, kind
+        return self.out, "html"

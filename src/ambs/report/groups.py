@@ -1,0 +1,116 @@
+"""Which runs are seeds of one and the same experiment."""
+
+from dataclasses import dataclass
+
+from ambs.report.runs import Run, flat
+
+NAMES = {
+    "dreamer": "DreamerV3", "lag": "DreamerV3 + LAG", "ambs": "AMBS", "penl": "AMBS + PENL", "plpg": "AMBS + PLPG",
+    "copt": "AMBS + COPT",
+}  # fmt: skip
+"""Methods as the paper calls them, in the order of tables and colours."""
+SHIELDED = frozenset(("ambs", "penl", "plpg", "copt"))
+"""Methods whose shield is on unless it was switched off."""
+INERT = frozenset(
+    f"training.{name}"
+    for name in ("frames", "log_every", "checkpoint_every", "keep", "wandb", "max_skipped", "max_faults", "replay")
+) | {"seed", "env", "method"}
+"""Settings that do not change what is learnt, or are told apart elsewhere."""
+LONGEST = 3
+"""A label names at most so many settings."""
+
+
+@dataclass
+class Group:
+    """Runs of one environment, method and configuration that differ in their seed only."""
+
+    env: str
+    method: str
+    label: str
+    runs: list[Run]
+    """One per seed, in order of seed."""
+    doubles: list[Run]
+    """Runs that repeat a seed and so add no evidence; left out of all figures."""
+
+
+def group_runs(runs: list[Run]) -> dict[str, list[Group]]:
+    """Groups by environment, in the order of `NAMES`; environments in order of name."""
+    found: dict[str, list[Group]] = {}
+    for env in sorted({run.env for run in runs}):
+        here = [run for run in runs if run.env == env]
+        methods = sorted({run.method for run in here}, key=_rank)
+        found[env] = [
+            group for method in methods for group in _variants(env, method, [r for r in here if r.method == method])
+        ]
+    return found
+
+
+def colours(grouped: dict[str, list[Group]]) -> dict[str, int]:
+    """A number per label: a method's first one has its place in `NAMES`, so that it looks the same in every report."""
+    found: dict[str, int] = {}
+    later = []
+    for group in [group for groups in grouped.values() for group in groups]:
+        place = list(NAMES).index(group.method) if group.method in NAMES else None
+        if place is not None and place not in found.values() and group.label not in found:
+            found[group.label] = place
+        elif group.label not in found:
+            later.append(group.label)
+    for label in dict.fromkeys(later):
+        found[label] = next(number for number in range(len(found) + 1) if number not in found.values())
+    return found
+
+
+def settings_that_differ(groups: list[Group]) -> dict[str, list[str]]:
+    """Settings in which runs of these groups differ, other than the seed, with each group's value (or values)."""
+    settings = [[flat(run.config) for run in group.runs] for group in groups]
+    names = sorted({name for part in settings for run in part for name in run} - {"seed"})
+    found = {}
+    for name in names:
+        values = [sorted({run.get(name, "not set") for run in part}) for part in settings]
+        if len({value for part in values for value in part}) > 1:
+            found[name] = [", ".join(part) for part in values]
+    return found
+
+
+def _rank(method: str) -> tuple[int, str]:
+    names = list(NAMES)
+    return (names.index(method) if method in names else len(names), method)
+
+
+def _variants(env: str, method: str, runs: list[Run]) -> list[Group]:
+    """One group per configuration; their labels tell where configurations differ."""
+    configurations: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for run in runs:
+        settings = {name: value for name, value in flat(run.config).items() if name not in INERT}
+        configurations.setdefault(tuple(sorted(settings.items())), []).append(run)
+    variants = [dict(settings) for settings in configurations]
+    names = sorted({name for variant in variants for name in variant})
+    differing = [name for name in names if len({variant.get(name) for variant in variants}) > 1]
+    groups = []
+    for number, (variant, members) in enumerate(zip(variants, configurations.values(), strict=True), start=1):
+        kept, doubles = _one_per_seed(members)
+        label = NAMES.get(method, method) + _suffix(method, variant, differing, number)
+        groups.append(Group(env, method, label, kept, doubles))
+    return groups
+
+
+def _suffix(method: str, variant: dict[str, str], differing: list[str], number: int) -> str:
+    """What follows a method's name: a shield that is not as the method has it, and the settings of a variant."""
+    usual = "true" if method in SHIELDED else "false"
+    shield = variant.get("shielded", usual)
+    words = [] if shield == usual else ["shield on" if shield == "true" else "shield off"]
+    rest = [name for name in differing if name != "shielded"]
+    if len(rest) > LONGEST:
+        words.append(f"variant {number}")
+    else:
+        words += [f"{name}={variant.get(name, 'not set')}" for name in rest]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Run]]:
+    """Of runs with the same seed the one that went furthest, the latest of equals; and the others."""
+    best: dict[str, Run] = {}
+    for run in sorted(runs, key=lambda run: (run.frames, str(run.record.get("created")))):
+        best[str(run.seed)] = run
+    kept = sorted(best.values(), key=lambda run: (len(str(run.seed)), str(run.seed)))
+    return kept, [run for run in runs if not any(run is other for other in kept)]

@@ -1,0 +1,143 @@
+"""Everything a report shows, as one plain object; every format is a view of it."""
+
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ambs
+from ambs.report.coverage import sentence
+from ambs.report.curves import common_frames, grid
+from ambs.report.groups import Group, colours, group_runs, settings_that_differ
+from ambs.report.outcomes import OUTCOMES, as_json, compared_frames, comparisons, group_outcomes, takes_part
+from ambs.report.panels import draw_panels
+from ambs.report.paper import beside_the_paper
+from ambs.report.runs import Run, read_runs
+from ambs.report.statistics import iqm_interval
+from ambs.training.files import utc_now
+
+FORMAT = 1
+
+
+def summarise(paths: list[Path], curves: bool = True) -> dict[str, Any]:
+    """Read the runs at these paths and work out what they show."""
+    runs, notes = read_runs(paths)
+    grouped = group_runs(runs)
+    environments = [_environment(env, groups, colours(grouped), curves) for env, groups in grouped.items()]
+    return {
+        "format": FORMAT,
+        "ambs": ambs.__version__,
+        "created": utc_now().isoformat(),
+        "notes": notes,
+        "environments": environments,
+        "across": _across(environments),
+        "coverage": {str(n): sentence(n) for n in sorted(_sizes(environments)) if n > 1},
+        "runs": [
+            _run(run, group, takes_part(run, environment["frames"]))
+            for environment, groups in zip(environments, grouped.values(), strict=True)
+            for group in groups
+            for run in (*group.runs, *group.doubles)
+        ],
+    }
+
+
+def _environment(env: str, groups: list[Group], colour: dict[str, int], curves: bool) -> dict[str, Any]:
+    frames = compared_frames(groups)
+    outcomes = [group_outcomes(group, frames) for group in groups]
+    upto = common_frames([run for group in groups for run in group.runs])
+    at = grid(upto) if upto else np.zeros(0)
+    return {
+        "env": env,
+        "frames": frames,
+        "groups": [
+            {
+                "label": group.label,
+                "method": group.method,
+                "colour": colour[group.label],
+                "runs": len(group.runs),
+                "outcomes": found,
+            }
+            for group, found in zip(groups, outcomes, strict=True)
+        ],
+        "left_out": _left_out(groups, frames),
+        "comparisons": comparisons([group.label for group in groups], outcomes),
+        "paper": beside_the_paper(env, groups),
+        "differences": settings_that_differ(groups),
+        "x": [round(float(value)) for value in at],
+        "panels": draw_panels(groups, at) if curves and upto else [],
+    }
+
+
+def _left_out(groups: list[Group], frames: int) -> list[str]:
+    """Which runs the figures leave out, and why."""
+    found = [
+        f"{run.name} reached {run.frames:,} of the {frames:,} frames compared: in the curves, not in the figures"
+        for group in groups
+        for run in group.runs
+        if not takes_part(run, frames)
+    ]
+    return found + [
+        f"{run.name} repeats seed {run.seed} of {group.label}: left out, since it is no independent evidence"
+        for group in groups
+        for run in group.doubles
+    ]
+
+
+def _across(environments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per label that occurs in several environments: IQM over all of them, environments being the strata.
+
+    Only of quantities that have the same scale everywhere.
+    """
+    shared = Counter(group["label"] for part in environments for group in part["groups"] if group["outcomes"])
+    found = []
+    for label in [label for label, count in shared.items() if count > 1]:
+        groups = [group for part in environments for group in part["groups"] if group["label"] == label]
+        for outcome in OUTCOMES:
+            strata = [np.array(g["outcomes"][outcome.key]["values"]) for g in groups if outcome.key in g["outcomes"]]
+            if outcome.key in ("violations_per_1000", "override_rate") and len(strata) > 1:
+                found.append(
+                    {
+                        "label": label,
+                        "title": outcome.title,
+                        "environments": len(strata),
+                        "runs": sum(part.size for part in strata),
+                        "iqm": as_json(iqm_interval(strata)),
+                    }
+                )
+    return found
+
+
+def _sizes(environments: list[dict[str, Any]]) -> set[int]:
+    """Numbers of seeds from which intervals were made."""
+    return {
+        len(found["values"])
+        for part in environments
+        for group in part["groups"]
+        for found in group["outcomes"].values()
+    }
+
+
+def _run(run: Run, group: Group, counted: bool) -> dict[str, Any]:
+    command, versions = run.record.get("command"), run.record.get("versions")
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    return {
+        "name": run.name,
+        "path": str(run.path),
+        "env": run.env,
+        "label": group.label,
+        "seed": run.seed,
+        "state": run.state,
+        "frames": run.frames,
+        "wanted": run.wanted,
+        "counted": counted and any(run is other for other in group.runs),
+        "created": run.record.get("created"),
+        "device": run.record.get("device"),
+        "commit": run.record.get("commit"),
+        "modified": run.record.get("modified"),
+        "version": versions.get("ambs") if isinstance(versions, dict) else None,
+        "command": shlex.join(words),
+        "reproduce": shlex.join(["ambs", "train", "--config", str(run.path / "config.json")]),
+        "missing": run.missing,
+    }

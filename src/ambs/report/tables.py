@@ -1,0 +1,101 @@
+"""The tables of a report as heads and rows of text, for any format."""
+
+from typing import Any, NamedTuple
+
+from ambs.report import cells
+from ambs.report.groups import NAMES
+from ambs.report.outcomes import OUTCOMES
+
+
+class Table(NamedTuple):
+    """A head and rows of the same length."""
+
+    head: list[str]
+    rows: list[list[str]]
+
+
+def outcomes(environment: dict[str, Any], brief: bool = False) -> Table:
+    """A row per group and outcome; `brief` for a terminal."""
+    head = ["method", "outcome", "seeds", "mean [95 % t-interval]", "IQM [95 % bootstrap]"]
+    rows = []
+    for group in environment["groups"]:
+        for outcome in OUTCOMES:
+            found = group["outcomes"].get(outcome.key)
+            if found:
+                count = str(len(found["values"]))
+                row = [
+                    group["label"],
+                    outcome.brief if brief else outcome.title,
+                    count,
+                    cells.interval(found["mean"]),
+                    cells.interval(found["iqm"]),
+                ]
+                rows.append(row)
+    return Table(head, rows)
+
+
+def comparisons(environment: dict[str, Any], brief: bool = False) -> Table:
+    """A row per pair of groups and compared outcome; `brief` for a terminal."""
+    head = ["first − second", "outcome", "difference [95 % CI]", "ratio", "Hedges' g", "P(first > second)", "supported"]
+    if brief:
+        head[4:6] = ["g", "P(>)"]
+    return Table(
+        head,
+        [
+            [
+                f"{row['first']} − {row['second']}",
+                row["brief"] if brief else row["title"],
+                cells.interval(row["difference"]),
+                cells.number(row["ratio"]),
+                cells.number(row["hedges_g"]),
+                cells.share(row["superiority"]),
+                cells.BRIEF[row["verdict"]] if brief else cells.said(row),
+            ]
+            for row in environment["comparisons"]
+        ],
+    )
+
+
+def paper(environment: dict[str, Any]) -> Table:
+    """The paper's Table 1 beside our figures."""
+    head = ["frames", "method", "return, paper", "return, ours", "violations, paper", "violations, ours", "our seeds"]
+    rows = []
+    for row in environment["paper"]:
+        ours = row["ours"] or {}
+        why = row["why"] or "–"
+        rows.append(
+            [
+                cells.frames(row["frames"]),
+                row["label"] or NAMES[row["method"]],
+                cells.plus_minus(row["paper"]["return"]),
+                cells.interval(ours["return"]) if "return" in ours else why,
+                cells.plus_minus(row["paper"]["violations"]),
+                cells.interval(ours["violations"]) if "violations" in ours else why,
+                str(ours.get("seeds", "–")),
+            ]
+        )
+    return Table(head, rows)
+
+
+def across(summary: dict[str, Any]) -> Table:
+    """IQM over several environments."""
+    head = ["method", "outcome", "environments", "runs", "IQM [95 % stratified bootstrap]"]
+    rows = [
+        [row["label"], row["title"], str(row["environments"]), str(row["runs"]), cells.interval(row["iqm"])]
+        for row in summary["across"]
+    ]
+    return Table(head, rows)
+
+
+def differences(environment: dict[str, Any]) -> Table:
+    """Settings in which the groups differ."""
+    labels = [group["label"] for group in environment["groups"]]
+    return Table(["setting", *labels], [[name, *values] for name, values in environment["differences"].items()])
+
+
+def caveat(environment: dict[str, Any]) -> str:
+    """How the paper's runs and ours differ where that can be told."""
+    obs = {name for row in environment["paper"] for name in row.get("obs", [])}
+    return "The paper's agents saw 64×64 pictures; " + (
+        f"ours saw: {', '.join(sorted(obs))}." if obs else "ours have not trained for as many frames yet."
+    )

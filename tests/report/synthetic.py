@@ -1,0 +1,64 @@
+"""Made-up run folders, written as the trainer writes them, whose figures are known."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ambs.training.run_folder import RunFolder
+
+LEVELS = {"dreamer": (19.0, 30.0), "lag": (18.0, 20.0), "penl": (16.0, 8.0), "plpg": (17.0, 10.0), "copt": (17.5, 9.0)}
+"""Final return and violations per 1000 frames of a method."""
+
+
+def make_run(
+    root: Path,
+    *,
+    env: str = "PointGoal1-v0",
+    method: str = "copt",
+    seed: int = 0,
+    frames: int = 20_000,
+    wanted: int | None = None,
+    episodes: int = 40,
+    rows: int = 40,
+    state: Any = "finished",
+    names: int = 0,
+    config: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Path:
+    """A run with a return that rises to its level and a constant rate of violations, both a little off by the seed."""
+    rng = np.random.default_rng((seed, sum(map(ord, method))))
+    top, rate = LEVELS.get(method, (10.0, 10.0))
+    top, rate = top + rng.normal(), rate * np.exp(0.2 * rng.normal())
+    shielded = method not in ("dreamer", "lag")
+    settings = {
+        "shield": {"approximation_error": 0.09, "horizon": 30, "traces": 512},
+        "training": {"frames": wanted or frames},
+        "obs": "vision",
+        "method": method,
+        "shielded": shielded,
+        "seed": seed,
+    }
+    record = {"env": env, "method": method, "seed": seed, "command": ["ambs", "train", "--method", method]} | changes
+    run = RunFolder.create(root, config=settings | (config or {}), device="cpu", **record)
+    for index, at in enumerate(np.linspace(frames / rows, frames, rows).astype(int)):
+        steps = at // 2
+        row = {
+            "frames": at, "agent_steps": steps, "violations": int(rate * at / 1000), "updates": at // 4,
+            "overrides": steps // 10 if shielded else 0, "switches": steps // 20 if shielded else 0,
+            "decisions": steps if shielded else 0, "traces": 80 * steps if shielded else 0,
+            "model/kl": 3 + 5 * np.exp(-index / 10), "model/total": 20 * np.exp(-index / 10), "critic/task": 1.0,
+            "labels/false_flags": 0.003, "labels/missed_onsets": 0.2, "labels/precision": 0.9, "labels/recall": 0.8,
+            "labels/imagined_false_flags": 0.004, "time/frames_per_second": 500.0,
+        }  # fmt: skip
+        run.log_metrics(row | {f"more/{name}": rng.normal() for name in range(names)})
+    length = frames // episodes
+    for index in range(episodes):
+        at = (index + 1) * length
+        share = 1 - np.exp(-4 * (index + 1) / episodes)
+        row = {"frames": at, "return": top * share + rng.normal(), "violations": int(rate * length / 1000)}
+        run.log_episode(row | {"length": length, "steps": length // 2, "overrides": 0, "switches": 0, "decisions": 0})
+    last = int(rate * frames / 1000)
+    run.write_status(state, frames=frames, agent_steps=frames // 2, updates=frames // 4, violations=last)
+    run.close()
+    return run.path

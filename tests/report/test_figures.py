@@ -1,0 +1,179 @@
+"""Groups, curves and outcomes against values worked out by hand."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ambs.report.curves import aggregate, common_frames, grid, recent_mean, recent_ratio, total
+from ambs.report.groups import colours, group_runs, settings_that_differ
+from ambs.report.outcomes import OUTCOMES, compared_frames, comparisons, group_outcomes, outcome_of, takes_part
+from ambs.report.panels import needed_alpha
+from ambs.report.paper import METHODS, TABLE_1, beside_the_paper
+from ambs.report.runs import Run, Series, read_runs
+from ambs.report.summary import summarise
+from tests.report.synthetic import make_run
+
+
+def bare(tmp_path, seed=0, frames=100, **series):
+    """A run of which only these series are known: `name=(frames, values)`."""
+    record = {"config": {"seed": seed}, "env": "E", "method": "copt", "seed": seed}
+    found = {name: Series(np.asarray(at, float), np.asarray(values, float)) for name, (at, values) in series.items()}
+    episodes = {"return": found.pop("return")} if "return" in found else {}
+    return Run(tmp_path / f"s{seed}", record, {"frames": frames, "state": "finished"}, found, episodes)
+
+
+def test_recent_mean(tmp_path):
+    run = bare(tmp_path, **{"return": ([10, 10, 20, 60], [1, 3, 5, 7])})
+    # Gaps between rows are 10 and 40, their median 25: the window is 50 although 20 was asked for.
+    found = recent_mean("episodes", "return")(run, np.array([5.0, 10, 20, 60, 65, 100]), 20.0)
+    np.testing.assert_allclose(found, [np.nan, 2, 3, 6, 6, 7])
+    assert np.isnan(recent_mean("metrics", "nothing")(run, np.array([5.0]), 1.0)).all()
+
+
+def test_totals_and_ratios(tmp_path):
+    run = bare(tmp_path, violations=([20, 40], [10, 20]), decisions=([20, 40], [0, 10]), overrides=([20, 40], [0, 5]))
+    at = np.array([10.0, 20, 30, 40])
+    np.testing.assert_allclose(total("violations")(run, at, 1.0), [5, 10, 15, 20])
+    np.testing.assert_allclose(recent_ratio("violations", "frames", 1000.0)(run, at, 10.0), [500] * 4)
+    np.testing.assert_allclose(recent_ratio("overrides", "decisions")(run, at, 10.0), [np.nan, np.nan, 0.5, 0.5])
+
+
+def test_aggregate_by_hand(tmp_path):
+    runs = [bare(tmp_path, seed, violations=([100], [total])) for seed, total in enumerate((100, 200, 300))]
+    runs[2].status["frames"] = 0
+    runs[2].metrics["violations"] = Series(np.array([50.0]), np.array([150.0]))
+    curve = aggregate(runs, total("violations"), np.array([50.0, 100.0]), least=0.0)
+    # At 50: 50, 100, 150; at 100 the third run has ended: 100, 200.
+    np.testing.assert_allclose(curve.mean, [100, 150])
+    np.testing.assert_array_equal(curve.seeds, [3, 2])
+    spread = np.array([50 / np.sqrt(3), np.std([100, 200], ddof=1) / np.sqrt(2)])
+    half = stats.t.ppf(0.975, [2, 1]) * spread
+    np.testing.assert_allclose(curve.high, np.array([100, 150]) + half)
+    np.testing.assert_allclose(curve.low, np.maximum(np.array([100, 150]) - half, 0))
+
+
+def test_grid_ends_where_most_runs_do(tmp_path):
+    runs = [bare(tmp_path, seed, frames) for seed, frames in enumerate((1000, 990, 500))]
+    assert common_frames(runs) == 990
+    assert grid(990)[-1] == 990
+    assert len(grid(990)) == 160
+
+
+def test_a_group_is_one_configuration(tmp_path):
+    for seed in (0, 1):
+        make_run(tmp_path, seed=seed)
+        make_run(tmp_path, seed=seed, config={"shielded": False})
+    make_run(tmp_path, seed=0, wanted=40_000)  # A repeated seed; the number of frames makes no other experiment.
+    make_run(tmp_path, seed=0, method="lag", config={"obs": "vector"})
+    make_run(tmp_path, seed=0, method="lag", config={"obs": "both"})
+    groups = group_runs(read_runs([tmp_path])[0])["PointGoal1-v0"]
+    assert {group.label: (len(group.runs), len(group.doubles)) for group in groups} == {
+        'DreamerV3 + LAG (obs="vector")': (1, 0),
+        'DreamerV3 + LAG (obs="both")': (1, 0),
+        "AMBS + COPT": (2, 1),
+        "AMBS + COPT (shield off)": (2, 0),
+    }
+    numbers = colours({"PointGoal1-v0": groups})
+    assert numbers["AMBS + COPT"] == 5
+    assert len(set(numbers.values())) == 4
+    assert settings_that_differ(groups)["obs"][:2] in (['"vector"', '"both"'], ['"both"', '"vector"'])
+
+
+def test_outcomes_by_hand(tmp_path):
+    runs = []
+    for seed, (level, violations) in enumerate(((10, 100), (20, 300))):
+        returns = ([870, 900, 910, 1000], [0, 0, level - 1, level + 1])
+        counts = {"violations": ([900, 1000], [violations * 0.8, violations])}
+        runs.append(bare(tmp_path, seed, 1000, **{"return": returns}, **counts))
+    (group,) = group_runs(runs)["E"]
+    found = group_outcomes(group, 1000)
+    # At the end: the episodes after frame 900, and the growth of the total since then.
+    assert found["return"]["values"] == [10, 20]
+    assert found["violations"]["values"] == [100, 300]
+    assert found["violations_per_1000"]["values"] == pytest.approx([200, 600])
+    assert found["violations"]["mean"] == {"mean": 200, "low": 0, "high": pytest.approx(200 + 12.7062 * 100, rel=1e-5)}
+    assert "override_rate" not in found
+
+
+def test_compared_frames(tmp_path):
+    """A short trial and a crash do not shorten the comparison; a method whose runs are all shorter does."""
+
+    def frames_of(*lengths, method="copt", state="finished", first=0):
+        runs = [bare(tmp_path, seed, frames) for seed, frames in enumerate(lengths, start=first)]
+        for run in runs:
+            run.status["state"] = state
+            run.record["method"] = method
+        return runs
+
+    def compared(*runs):
+        return compared_frames(group_runs(list(runs))["E"])
+
+    assert compared(*frames_of(1000, 995, 990)) == 995
+    assert compared(*frames_of(1000, 10)) == 1000
+    assert compared(*frames_of(1000, 1000, 1000, 10_000)) == 1000
+    assert compared(*frames_of(1000, 1000), *frames_of(50, state="failed", first=2)) == 1000
+    assert compared(*frames_of(1000, 1000), *frames_of(400, method="lag")) == 400
+    assert compared(*frames_of(300, 200, 100, state="running")) == 200
+    assert compared(bare(tmp_path, 0, 0)) == 0
+    assert [takes_part(run, 1000) for run in frames_of(1000, 985, 970, 0)] == [True, True, False, False]
+    assert outcome_of(bare(tmp_path), OUTCOMES[0], 100) is None
+
+
+def test_verdicts():
+    def one(*values):
+        return {"return": {"values": list(values)}}
+
+    labels = ["a", "b", "c"]
+    rows = comparisons(labels, [one(1.0, 1.1, 1.2), one(9.0, 9.1, 9.3), one(5.0)])
+    assert [(row["first"], row["second"], row["verdict"]) for row in rows] == [
+        ("a", "b", "supported"), ("a", "c", "no interval"), ("b", "c", "no interval"),
+    ]  # fmt: skip
+    rows = comparisons(labels, [one(1.0, 2.0, 3.0), one(1.1, 2.5, 2.6), one(3.5, 4.6, 5.0)])
+    assert [row["verdict"] for row in rows] == ["not supported", "alone", "alone"]
+
+
+def test_the_papers_table():
+    """Its own claims: the shielded methods violate less than LAG, which has the best return; typed anew from the page."""
+    assert sorted(TABLE_1) == [
+        ("CarGoal1", 1_000_000), ("PointGoal1", 1_000_000), ("PointGoal1", 10_000_000), ("PointGoal2", 1_500_000),
+    ]  # fmt: skip
+    pairs = {key: [(cell[1][0], cell[0][0]) for cell in row] for key, row in TABLE_1.items()}
+    assert pairs == {
+        ("PointGoal1", 1_000_000): [(9354, 17.32), (13937, 17.76), (10766, 18.19), (24996, 19.15)],
+        ("PointGoal2", 1_500_000): [(29720, 10.64), (30673, 10.30), (30839, 9.16), (52157, 15.78)],
+        ("CarGoal1", 1_000_000): [(11423, 8.87), (13236, 5.86), (14500, 5.96), (28639, 11.23)],
+        ("PointGoal1", 10_000_000): [(19039, 16.60), (17049, 19.45), (18320, 18.66), (46153, 19.74)],
+    }
+    for row in TABLE_1.values():
+        lag = row[METHODS.index("lag")]
+        assert all(cell[1][0] < lag[1][0] and cell[0][0] < lag[0][0] for cell in row[:3])
+
+
+def test_ours_stands_beside_the_paper_at_its_frames_only(tmp_path):
+    for seed in (0, 1):
+        make_run(tmp_path, method="copt", seed=seed, frames=1_000_000)
+    make_run(tmp_path, method="penl", frames=400_000)
+    groups = group_runs(read_runs([tmp_path])[0])["PointGoal1-v0"]
+    rows = {row["method"]: row for row in beside_the_paper("PointGoal1-v0", groups)}
+    assert rows["copt"]["ours"]["seeds"] == 2
+    assert 1000 < rows["copt"]["ours"]["violations"]["mean"] < 20_000
+    assert (rows["penl"]["ours"], rows["penl"]["why"]) == (None, "reached 400,000 frames")
+    assert rows["lag"]["why"] == "no run of this method"
+    assert {row["frames"] for row in rows.values()} == {1_000_000}
+    assert beside_the_paper("PointWorld-v0", groups) == []
+
+
+def test_needed_alpha(tmp_path):
+    make_run(tmp_path)
+    make_run(tmp_path, seed=1, config={"shield": {"approximation_error": "much", "horizon": 0}})
+    groups = group_runs(read_runs([tmp_path])[0])["PointGoal1-v0"]
+    (line,) = needed_alpha(groups)
+    assert line["value"] == pytest.approx(0.09**2 / (2 * 30**2))
+
+
+def test_across_environments(tmp_path):
+    for env in ("A-v0", "B-v0"):
+        for seed in (0, 1):
+            make_run(tmp_path, env=env, seed=seed)
+    rows = summarise([tmp_path], curves=False)["across"]
+    assert {(row["label"], row["environments"], row["runs"]) for row in rows} == {("AMBS + COPT", 2, 4)}

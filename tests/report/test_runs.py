@@ -1,0 +1,107 @@
+"""Run folders in every state: what is there is read, what is not is told."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ambs.errors import UserError
+from ambs.report.runs import read_run, read_runs
+from ambs.report.summary import summarise
+from ambs.training.run_folder import RunFolder
+from tests.report.synthetic import make_run
+
+
+def test_a_whole_run(tmp_path):
+    run = read_run(make_run(tmp_path, frames=20_000))
+    assert (run.env, run.method, run.seed, run.state, run.frames, run.wanted) == (
+        "PointGoal1-v0", "copt", 0, "finished", 20_000, 20_000,
+    )  # fmt: skip
+    assert run.missing == []
+    assert run.metrics["agent_steps"].values[-1] == 10_000
+    assert len(run.episodes["return"]) == 40
+
+
+def test_finds_runs_and_passes_over_plots(tmp_path):
+    one = make_run(tmp_path / "a" / "copt", seed=0)
+    two = make_run(tmp_path / "b", seed=1)
+    for name in ("table.md", "figure.png", "data.json", "page.HTML"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "strange.bin").write_text("x")
+    (tmp_path / "empty").mkdir()
+    runs, notes = read_runs([*sorted(tmp_path.iterdir()), one])
+    assert [run.path for run in runs] == [one, two]
+    assert len(notes) == 2
+    assert any("empty holds no run" in note for note in notes)
+    assert any("strange.bin is not a run folder" in note for note in notes)
+
+
+def test_mistakes(tmp_path):
+    with pytest.raises(UserError, match=r"there is no .*nowhere"):
+        read_runs([tmp_path / "nowhere"])
+    with pytest.raises(UserError, match=r"no run to report on: .* holds no run"):
+        read_runs([tmp_path])
+
+
+def test_foreign_folders(tmp_path):
+    make_run(tmp_path)
+    for name, text in (("json", "{}"), ("broken", "{"), ("newer", '{"format": 9, "config": {}}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text)
+    summary = summarise([tmp_path])
+    assert len(summary["runs"]) == 1
+    assert len(summary["notes"]) == 3
+    assert any("run format 9" in note for note in summary["notes"])
+
+
+def test_a_run_that_has_only_begun(tmp_path):
+    RunFolder.create(tmp_path, env="X", method="y", seed=0, config={}, command=[]).close()
+    make_run(tmp_path)
+    summary = summarise([tmp_path])
+    new = next(run for run in summary["runs"] if run["env"] == "X")
+    assert (new["state"], new["frames"], new["counted"]) == ("running", 0, False)
+    told = " ".join(new["missing"])
+    for words in ("still running, or was killed", "no episode has ended", "nothing is known of violations"):
+        assert words in told
+
+
+def test_a_crash(tmp_path):
+    path = make_run(tmp_path, state="failed", frames=10_000, wanted=20_000)
+    with (path / "metrics.jsonl").open("ab") as file:
+        file.write(
+            b'nonsense\n{"no frames": 1}\n{"frames": 10001, "violations": "many", "model/kl": null}\n{"frames": 1'
+        )
+    (path / "episodes.jsonl").unlink()
+    run = read_run(path)
+    told = " ".join(run.missing)
+    assert "metrics.jsonl has 2 damaged lines" in told
+    assert "episodes.jsonl cannot be read" in told
+    assert "failed (10,000 of 20,000 frames)" in told
+    assert run.metrics["violations"].frames[-1] == 10_000
+    (path / "status.json").write_text("[]")
+    assert read_run(path).state == "unknown"
+    summary = summarise([path])
+    assert "violations" in summary["environments"][0]["groups"][0]["outcomes"]
+    assert "return" not in summary["environments"][0]["groups"][0]["outcomes"]
+
+
+def test_totals_come_from_episodes_or_status_where_metrics_lack_them(tmp_path):
+    path = make_run(tmp_path, frames=1000, episodes=4)
+    (path / "metrics.jsonl").write_text("")
+    rows = [{"frames": 250 * n, "return": 1.0, "violations": n, "length": 250} for n in (1, 2, 3)]
+    (path / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status = json.loads((path / "status.json").read_text()) | {"violations": 9}
+    (path / "status.json").write_text(json.dumps(status))
+    run = read_run(path)
+    np.testing.assert_array_equal(run.metrics["violations"].frames, [250, 500, 750, 1000])
+    np.testing.assert_array_equal(run.metrics["violations"].values, [1, 3, 6, 9])
+
+
+def test_imports_no_learning_code():
+    code = (
+        "import sys, ambs.report.summary, ambs.report.write, ambs.report.document, ambs.report.plots;"
+        "print({'jax', 'equinox', 'optax', 'mujoco'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -50,6 +50,8 @@ def test_aggregate_by_hand(tmp_path):
     half = stats.t.ppf(0.975, [2, 1]) * spread
     np.testing.assert_allclose(curve.high, np.array([100, 150]) + half)
     np.testing.assert_allclose(curve.low, np.maximum(np.array([100, 150]) - half, 0))
+    capped = aggregate(runs, total("violations"), np.array([50.0, 100.0]), most=200.0)
+    np.testing.assert_allclose(capped.high, np.minimum(np.array([100, 150]) + half, 200))
 
 
 def test_grid_ends_where_most_runs_do(tmp_path):

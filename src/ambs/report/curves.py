@@ -43,8 +43,8 @@ def grid(frames: int, points: int = POINTS) -> np.ndarray:
     return np.linspace(frames / points, frames, points)
 
 
-def aggregate(runs: list[Run], measure: Measure, at: np.ndarray, least: float = -np.inf) -> Curve:
-    """A quantity of several seeds on one grid; limits of the interval are cut at `least`."""
+def aggregate(runs: list[Run], measure: Measure, at: np.ndarray, least: float = -np.inf, most: float = np.inf) -> Curve:
+    """A quantity of several seeds on one grid; limits of the interval are cut at `least` and `most`."""
     window = WINDOW * at[-1]
     each = np.stack([np.where(at <= run.frames, measure(run, at, window), np.nan) for run in runs])
     there = np.isfinite(each)
@@ -56,7 +56,7 @@ def aggregate(runs: list[Run], measure: Measure, at: np.ndarray, least: float = 
         half = stats.t.ppf(0.975, np.maximum(seeds - 1, 1)) * spread
     # As `mean_interval` has it: values that do not vary here are no proof that they never do.
     half = np.where((seeds > 1) & (spread > 0), half, np.nan)
-    return Curve(mean, np.maximum(mean - half, least), mean + half, seeds, each)
+    return Curve(mean, np.maximum(mean - half, least), np.minimum(mean + half, most), seeds, each)
 
 
 def recent_mean(part: str, name: str) -> Measure:

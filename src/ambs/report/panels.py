@@ -27,10 +27,16 @@ class Panel:
     least: float = 0.0
     """No value can be lower."""
     log: bool = False
+    most: float = np.inf
+    """No value can be higher."""
 
 
 def _metric(key: str, title: str, section: str, note: str = "", least: float = -np.inf, log: bool = False) -> Panel:
     return Panel(key, title, section, recent_mean("metrics", key), note, least, log)
+
+
+def _share(key: str, title: str, note: str) -> Panel:
+    return Panel(key, title, MODEL, recent_mean("metrics", key), note, most=1.0)
 
 
 OUTCOME, SHIELD, MODEL, LOSSES, REST = "outcome", "shield", "model", "losses", "rest"
@@ -48,7 +54,9 @@ PANELS = (
         "violations_per_1000", "Violations per 1000 frames", SHIELD, recent_ratio("violations", "frames", 1000.0),
         "frames in which Ψ fails",
     ),
-    Panel("override_rate", "Override rate", SHIELD, recent_ratio("overrides", "decisions"), "share of decisions"),
+    Panel(
+        "override_rate", "Override rate", SHIELD, recent_ratio("overrides", "decisions"), "share of decisions", most=1.0,
+    ),
     Panel(
         "switches", "Control switches per 1000 steps", SHIELD, recent_ratio("switches", "agent_steps", 1000.0),
         "between task and backup policy",
@@ -58,14 +66,13 @@ PANELS = (
         "model/kl", "KL of one model step", MODEL,
         "nats; posterior against prior, a surrogate only: Theorem 2's premise is not measurable", 0.0, log=True,
     ),
-    _metric("labels/false_flags", "False flags", MODEL, "share of safe windows in which a step is flagged", 0.0),
-    _metric("labels/imagined_false_flags", "False flags, imagined", MODEL, "the same in imagination", 0.0),
-    _metric(
-        "labels/missed_onsets", "Missed onsets", MODEL,
-        "share of windows that become unsafe in which imagination flags nothing", 0.0,
+    _share("labels/false_flags", "False flags", "share of safe windows in which a step is flagged"),
+    _share("labels/imagined_false_flags", "False flags, imagined", "the same in imagination"),
+    _share(
+        "labels/missed_onsets", "Missed onsets", "share of windows that become unsafe in which imagination flags nothing"
     ),
-    _metric("labels/precision", "Precision", MODEL, "of flagged steps", 0.0),
-    _metric("labels/recall", "Recall", MODEL, "of violating steps", 0.0),
+    _share("labels/precision", "Precision", "of flagged steps"),
+    _share("labels/recall", "Recall", "of violating steps"),
 )  # fmt: skip
 
 
@@ -80,7 +87,7 @@ def draw_panels(groups: list[Group], at: np.ndarray) -> list[dict[str, Any]]:
         for index, group in enumerate(groups):
             if not group.runs:
                 continue
-            curve = aggregate(group.runs, panel.measure, at, panel.least)
+            curve = aggregate(group.runs, panel.measure, at, panel.least, panel.most)
             if np.isfinite(curve.mean).any():
                 series.append({"group": index, **_plain(curve, step, single and main and len(group.runs) > 1)})
         if series:

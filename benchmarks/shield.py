@@ -1,9 +1,10 @@
-"""Time of one shield decision in point_world; prints one JSON line.
+"""Time of one shield decision, in point_world's true model or in a world model; prints one JSON line.
 
-    python benchmarks/shield.py [--envs 8] [--traces 512] [--horizon 30] [--cores 1]
+    python benchmarks/shield.py [--model l] [--envs 8] [--traces 512] [--horizon 30] [--cores 1]
 
-Both rules on the same states, after warm-up, and the dispatch of an empty jitted function beside them, so that machines
-can be compared by ratio.
+With `--model` the networks are untrained, but their labels are rare, as they are where a trained agent plays. Both rules on
+the same states, after warm-up, and the dispatch of an empty jitted function beside them, so that machines can be compared
+by ratio.
 """
 
 import argparse
@@ -16,13 +17,14 @@ import time
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", help="size of a world model (xxs, xs, s, m, l); by default point_world itself")
     parser.add_argument("--envs", type=int, default=8)
     parser.add_argument("--traces", type=int, default=512)
     parser.add_argument("--horizon", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--cores", type=int, default=1, help="cores the process may use")
+    parser.add_argument("--cores", type=int, default=1, help="cores the process may use; 0: all")
     options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
+    if options.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     print(json.dumps(measure(options)))
 
@@ -31,22 +33,18 @@ def measure(options: argparse.Namespace) -> dict:
     # Imported after the affinity is set: the runtime sizes its thread pool at start.
     import jax
     import jax.numpy as jnp
-    import numpy as np
 
-    from ambs.envs.point_world import CROWDED, PointWorldEnv, keep_clear, seek_goal
     from ambs.shield import Parts, ShieldConfig, rollout, shield
     from ambs.streams import at, stream
 
-    world = CROWDED
-    env = PointWorldEnv(world)
-    layouts = [world.sample(np.random.default_rng(seed)) for seed in range(options.envs)]
-    state = jax.tree.map(lambda *parts: jnp.stack(parts), *layouts)
+    dynamics, policy, backup, psi, atoms, state = (imagined if options.model else simulated)(options)
     keys = stream(0, "shield")
-    proposed = jax.vmap(seek_goal)(jax.random.split(stream(0, "policy"), options.envs), state)
+    proposed = jax.vmap(policy)(jax.random.split(stream(0, "policy"), options.envs), state)
     empty = jax.jit(lambda key, x: (key, x))
     result = {
         "benchmark": "shield",
-        "device": str(jax.devices()[0]),
+        "model": options.model or "point_world",
+        "device": jax.devices()[0].device_kind,
         "machine": platform.machine(),
         "cores": options.cores,
         "envs": options.envs,
@@ -56,13 +54,51 @@ def measure(options: argparse.Namespace) -> dict:
     }
     for rule in ("fixed", "sequential"):
         config = ShieldConfig(rule=rule, traces=options.traces, horizon=options.horizon)
-        parts = Parts(rollout(world.dynamics(), config.steps), seek_goal, keep_clear, env.psi, env.atoms, config)
-        labels = jnp.zeros((options.envs, len(env.atoms)), bool)
+        parts = Parts(rollout(dynamics, config.steps), policy, backup, psi, atoms, config)
+        labels = jnp.zeros((options.envs, len(atoms)), bool)
         decide = jax.jit(lambda key, s, a, parts=parts, labels=labels: shield(key, s, a, parts, labels))
         result[f"{rule}_ms"] = timed(lambda step, f=decide: f(at(keys, step), state, proposed), options.repeats)
         result[f"{rule}_traces_used"] = float(decide(at(keys, 0), state, proposed).traces_used.mean())
         result[f"{rule}_compilations"] = decide._cache_size()
     return result
+
+
+def simulated(options: argparse.Namespace) -> tuple:
+    """point_world: dynamics, both policies, formula, atoms, states."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from ambs.envs.point_world import CROWDED, PointWorldEnv, keep_clear, seek_goal
+
+    env = PointWorldEnv(CROWDED)
+    layouts = [CROWDED.sample(np.random.default_rng(seed)) for seed in range(options.envs)]
+    state = jax.tree.map(lambda *parts: jnp.stack(parts), *layouts)
+    return CROWDED.dynamics(), seek_goal, keep_clear, env.psi, env.atoms, state
+
+
+def imagined(options: argparse.Namespace) -> tuple:
+    """The same of a world model that sees pixels."""
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+
+    from ambs.agent.update import init
+    from ambs.nn.precision import cast, compute_dtype
+    from ambs.presets import resolve
+    from ambs.spec import Atoms, parse_formula
+    from ambs.world_model.model import Spec
+    from ambs.world_model.vision import ObservationSpec
+
+    config = resolve(size=options.model)
+    atoms, psi = Atoms(("hazard", "vase")), parse_formula("!hazard & !vase")
+    spec = Spec(ObservationSpec(image=64), 2, atoms, psi, config.training.action_repeat, config.shield.cost)
+    fresh = jax.jit(lambda key: init(spec, config, discrete=False, key=key))(jax.random.key(0))
+    rare = eqx.tree_at(lambda model: model.heads.labels.out.bias, fresh.model, replace_fn=lambda bias: bias - 8.0)
+    model, actors = cast(rare, compute_dtype()), cast(fresh.behaviour.actors, compute_dtype())
+    start = model.rssm.initial()
+    state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (options.envs, *leaf.shape)), start)
+    return model.dynamics(), actors.task.act, actors.backup.act, psi, atoms, state
 
 
 def timed(call, repeats: int) -> dict:

@@ -10,6 +10,7 @@ import pytest
 from ambs.errors import UserError
 from ambs.report.runs import read_run, read_runs
 from ambs.report.summary import summarise
+from ambs.report.write import write
 from ambs.training.run_folder import RunFolder
 from tests.report.synthetic import make_run
 
@@ -97,6 +98,38 @@ def test_totals_come_from_episodes_or_status_where_metrics_lack_them(tmp_path):
     run = read_run(path)
     np.testing.assert_array_equal(run.metrics["violations"].frames, [250, 500, 750, 1000])
     np.testing.assert_array_equal(run.metrics["violations"].values, [1, 3, 6, 9])
+
+
+JUNK = (
+    None, True, -1, 0, 0.5, 10**400, -(10**400), 1e308, 1e-300, 2**63, "", "x", "<b>", "\ud800", [], [1], {}, {"a": {}}, [[{}]],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_junk_in_any_place(tmp_path, seed):
+    """Whatever stands where a number or a name should, a report in every format comes of it."""
+    rng = np.random.default_rng(seed)
+
+    def spoil(value):
+        return JUNK[rng.integers(len(JUNK))] if rng.uniform() < 0.4 else value
+
+    make_run(tmp_path / "runs", seed=0)
+    path = make_run(tmp_path / "runs", seed=1, method="lag")
+    record = json.loads((path / "config.json").read_text())
+    record = {key: value if key in ("format", "config") else spoil(value) for key, value in record.items()}
+    record["config"] = {key: spoil(value) for key, value in record["config"].items()}
+    (path / "config.json").write_text(json.dumps(record))
+    status = json.loads((path / "status.json").read_text())
+    (path / "status.json").write_text(json.dumps({key: spoil(value) for key, value in status.items()}))
+    for name in ("metrics.jsonl", "episodes.jsonl"):
+        rows = [json.loads(line) for line in (path / name).read_text().splitlines()]
+        spoilt = [json.dumps({key: spoil(value) for key, value in row.items()}) for row in rows]
+        (path / name).write_text("".join(f"{line}\n" for line in spoilt))
+    summary = summarise([tmp_path / "runs"])
+    assert len(summary["runs"]) == 2
+    for kind in ("html", "md", "png", "csv", "json"):
+        write(summary, tmp_path / f"report.{kind}", kind)
+        assert (tmp_path / f"report.{kind}").stat().st_size > 100
 
 
 def test_imports_no_learning_code():

@@ -49,6 +49,7 @@ def _draw_panel(axis: Any, environment: dict[str, Any], panel: dict[str, Any] | 
             axis.fill_between(frames, _array(series["low"]), _array(series["high"]), color=colour, alpha=0.18, lw=0)
     axis.set_xlim(0, frames[-1])
     axis.ticklabel_format(axis="x", style="sci", scilimits=(0, 4), useMathText=True)
+    axis.ticklabel_format(axis="y", style="sci", scilimits=(-4, 6), useMathText=True)
 
 
 def _array(values: list[float | None]) -> np.ndarray:
@@ -56,5 +57,6 @@ def _array(values: list[float | None]) -> np.ndarray:
 
 
 def _literal(text: str) -> str:
-    """Text that Matplotlib does not take for mathematics, nor hides a label for its leading underscore."""
-    return text.replace("$", r"\$").replace("_", "\u200b_", 1) if text.startswith("_") else text.replace("$", r"\$")
+    """Text that Matplotlib can draw, does not take for mathematics, and does not hide for its leading underscore."""
+    text = text.encode(errors="replace").decode()[:80].replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text

@@ -1,7 +1,6 @@
 """Run folders as a report reads them: whatever is there, and a sentence about whatever is not."""
 
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -83,14 +82,14 @@ class Run:
         """Frames that its rows or its status know of."""
         last = [int(rows.frames[-1]) for part in (self.metrics, self.episodes) for rows in part.values() if len(rows)]
         told = self.status.get("frames")
-        return max([*last, told if isinstance(told, int) else 0])
+        return max([*last, int(told) if _count(told) else 0])
 
     @property
     def wanted(self) -> int | None:
         """Frames it was to train for, or None."""
         training = self.config.get("training")
         wanted = training.get("frames") if isinstance(training, dict) else None
-        return wanted if isinstance(wanted, int) and wanted > 0 else None
+        return int(wanted) if _count(wanted) and wanted > 0 else None
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -157,7 +156,7 @@ def _read_series(path: Path, missing: list[str], fields: tuple[str, ...] | None)
     try:
         for row in iterate_rows(path, damaged):
             frames = row.get("frames")
-            if not _number(frames):
+            if not _count(frames):
                 damaged.append(0)
                 continue
             for name, value in row.items():
@@ -174,7 +173,13 @@ def _read_series(path: Path, missing: list[str], fields: tuple[str, ...] | None)
 
 
 def _number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is a finite number that can be reckoned with; JSON may hold others."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e30 < value < 1e30
+
+
+def _count(value: Any) -> TypeGuard[int | float]:
+    """Whether it can be a number of frames."""
+    return _number(value) and 0 <= value < 1e15
 
 
 def _series(frames: list[float], values: list[float]) -> Series:
@@ -191,7 +196,7 @@ def _add_totals(run: Run) -> None:
             rows = run.episodes[source]
             run.metrics[name] = Series(rows.frames, np.cumsum(rows.values))
         last, frames = run.status.get(name), run.status.get("frames")
-        if name in run.metrics and _number(last) and _number(frames) and frames > run.metrics[name].frames[-1]:
+        if name in run.metrics and _number(last) and _count(frames) and frames > run.metrics[name].frames[-1]:
             rows = run.metrics[name]
             run.metrics[name] = Series(np.append(rows.frames, float(frames)), np.append(rows.values, float(last)))
 

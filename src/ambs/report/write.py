@@ -26,7 +26,8 @@ def write(summary: dict[str, Any], path: Path, format: Format) -> None:  # noqa:
         finally:
             temporary.unlink(missing_ok=True)
         return
-    write_atomic(path, text_of(summary, format).encode())
+    # JSON may hold halves of characters, which UTF-8 does not.
+    write_atomic(path, text_of(summary, format).encode(errors="backslashreplace"))
 
 
 def text_of(summary: dict[str, Any], format: str) -> str:  # noqa: A002

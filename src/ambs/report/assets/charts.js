@@ -158,9 +158,11 @@
       }
       tooltip.replaceChildren(...lines);
       tooltip.hidden = false;
-      const room = figure.clientWidth - tooltip.offsetWidth - 8, left = figure.querySelector(".plot").offsetLeft + chart.px(x);
-      tooltip.style.left = Math.max(8, left + 14 <= room ? left + 14 : left - tooltip.offsetWidth - 14) + "px";
-      tooltip.style.top = figure.querySelector(".plot").offsetTop + 8 + "px";
+      // Beside the cursor where there is room, else below the curves.
+      const plot = figure.querySelector(".plot"), x0 = plot.offsetLeft + chart.px(x), size = tooltip.offsetWidth;
+      const left = x0 + 14 + size <= figure.clientWidth - 8 ? x0 + 14 : x0 - 14 - size;
+      tooltip.style.left = Math.max(8, left) + "px";
+      tooltip.style.top = plot.offsetTop + (left < 8 ? HEIGHT - BOTTOM + 8 : 8) + "px";
     };
     svg.addEventListener("pointermove", (event) => {
       const box = svg.getBoundingClientRect(), x = ((event.clientX - box.left) / box.width) * chart.width;

@@ -111,3 +111,9 @@ def test_peeking_at_clopper_pearson_is_not_valid():
 def test_impossible_settings_are_refused(settings, says):
     with pytest.raises(UserError, match=says):
         betting_test(**settings)
+
+
+def test_a_tiny_margin_is_refused_at_once():
+    """ε = 10⁻⁹ asks for ln(1/δ)/ln((1 − Δ + ε)/(1 − Δ)) ≈ 4.6 · .9 · 10⁹ traces, whose exact powers nobody waits for."""
+    with pytest.raises(UserError, match=r"could never accept, .*it takes 41446\d{5}$"):
+        betting_test(0.1, 1e-9, 0.01)

@@ -57,8 +57,13 @@ class BettingTest:
     @property
     def least_traces(self) -> int:
         """Safe traces, none violating, after which wealth reaches 1/δ: with fewer the test can never accept."""
-        guess = math.ceil(-math.log(self.delta) / math.log(self.alternative / self.null))
+        guess = self.about_least_traces
         return next(m for m in range(max(1, guess - 1), guess + 2) if self.wealth(m, 0) >= 1 / self.delta)
+
+    @property
+    def about_least_traces(self) -> int:
+        """`least_traces` by logarithms, at most one off; where the margin is tiny, exact powers would take forever."""
+        return math.ceil(-math.log(self.delta) / math.log(self.alternative / self.null))
 
     def _threshold(self, look: int) -> tuple[int, int]:
         accept = self._count(look, 1 / self.delta, lambda wealth: wealth >= 1 / self.delta) - 1
@@ -107,9 +112,11 @@ def betting_test(
     if chunk < 1 or cap < chunk or cap % chunk:
         raise UserError(f"the cap of traces must be a positive multiple of the chunk, got cap {cap} and chunk {chunk}")
     test = BettingTest(1 - level + reserve, 1 - level + error, failure, chunk, cap)
-    if test.least_traces > cap:
+    guess = test.about_least_traces
+    needed = guess if guess > cap + 1 else test.least_traces
+    if needed > cap:
         raise UserError(
-            f"with at most {cap} traces this test could never accept, not even if all are safe; it takes {test.least_traces}"
+            f"with at most {cap} traces this test could never accept, not even if all are safe; it takes {needed}"
         )
     return test
 

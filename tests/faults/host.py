@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import numpy as np
 from ambs import config
 from ambs.cli.main import main
 from ambs.training import checkpoint
+from ambs.training.loop import Trainer
 from ambs.training.run_folder import read_rows
 from tests.tiny import TINY
 
@@ -121,12 +123,9 @@ def job_sigterm(folder: Path, count: int) -> dict[str, Any]:
         shutil.rmtree(home, ignore_errors=True)
         first = True
         while True:
-            timer = threading.Timer(rng.uniform(0.0, 4.0), os.kill, (os.getpid(), signal.SIGTERM))
             seen = len(late)
-            timer.start()
-            code = train(folder, "stopped") if first else ambs("resume", str(run_in(home)))
-            timer.cancel()
-            timer.join()
+            with signalled(rng):
+                code = train(folder, "stopped") if first else ambs("resume", str(run_in(home)))
             found["signals"] += code == 75 or len(late) > seen
             if code != 75:
                 break
@@ -138,6 +137,35 @@ def job_sigterm(folder: Path, count: int) -> dict[str, Any]:
             found["finished"] += 1
             found["differences"] += differences(reference, run_in(home))
     return found
+
+
+@contextlib.contextmanager
+def signalled(rng: random.Random) -> Iterator[None]:
+    """Within, this process gets a SIGTERM: one time in five while it starts, else some steps later, wherever it is then."""
+    turns, over = [0], threading.Event()
+    inner = Trainer.turn
+
+    def turn(trainer: Trainer) -> None:
+        turns[0] += 1
+        inner(trainer)
+
+    wanted, moment = (0, rng.uniform(0, 2)) if rng.random() < 0.2 else (rng.randrange(1, 300), rng.uniform(0, 0.03))
+
+    def send() -> None:
+        while turns[0] < wanted and not over.wait(0.001):
+            pass
+        if not over.wait(moment):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=send)
+    Trainer.turn = turn  # type: ignore[method-assign]
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        Trainer.turn = inner  # type: ignore[method-assign]
 
 
 def cli(folder: Path, arguments: list[str]) -> None:

@@ -59,7 +59,7 @@ def test_agent_round_trip(tmp_path):
 
     state, like = agent(bits, zeros)
     arrays = flatten(state)
-    assert len(arrays) == 182
+    assert len(arrays) == 80
     assert arrays["model_opt/1/0/count"].shape == ()
     assert arrays["model/encoder/mlp/hidden/0/linear/weight"].shape == (5, SIZES["xxs"].vector_units)
     save(tmp_path, 7, {"learned": arrays}, {})

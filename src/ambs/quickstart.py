@@ -50,7 +50,8 @@ def launch(method: str, seed: int, out: Path, extra: list[str]) -> Child:
     command = [sys.executable, "-m", "ambs", "train", "--preset", "quickstart", "--method", method]
     command += ["--seed", str(seed), "--out", str(home), "--device", "cpu", *extra]
     with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        # A session of its own: a terminal's Ctrl-C is for the parent, which then asks each child, once, to save and end.
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
     return Child(method, process, home, log)
 
 

@@ -1,6 +1,9 @@
 """Copies of one environment, in this process and in others: the same contract, also when something breaks."""
 
+import multiprocessing
+import os
 import re
+import signal
 import time
 
 import gymnasium
@@ -285,3 +288,21 @@ def test_observations_that_no_learner_takes_are_refused():
 
     with pytest.raises(UserError, match=r"observations must be a vector, a picture .*, got Discrete\(2\)"):
         make_vector(factory, 1)
+
+
+def test_signals_to_the_whole_group_leave_workers_able_to_tell_their_state():
+    envs = make_vector(counting(saves=True), 2, serial=False)
+    try:
+        envs.reset(seed=[1, 2])
+        envs.step(np.zeros((2, 1)))
+        before = envs.get_state()
+        for worker in multiprocessing.active_children():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                os.kill(worker.pid, number)
+        time.sleep(0.2)
+        after = envs.get_state()
+        assert before.keys() == after.keys()
+        for name, value in before.items():
+            np.testing.assert_array_equal(after[name], value)
+    finally:
+        envs.close()

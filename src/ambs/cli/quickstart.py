@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ambs.errors import STOPPED
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Quickstart:
         console.print(
             f"Training two agents on point_world, side by side, into {out}; the first minute goes into compiling."
         )
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         children = [launch(method, self.seed, out, extra) for method in (UNSHIELDED, SHIELDED)]
         columns = (
             TextColumn("{task.description:<20}"),
@@ -71,9 +75,11 @@ class Quickstart:
         except KeyboardInterrupt:
             stop(children)
             for child in children:
-                if child.run is not None:
+                if child.process.returncode == STOPPED and child.run is not None:
                     console.print(f"Stopped and saved; go on with:  ambs resume {child.run}", soft_wrap=True)
-            return 75
+                elif child.process.returncode != 0:
+                    console.print(f"{child.method} was stopped before there was anything to save; see {child.log}")
+            return STOPPED
         runs = {child.method: child.run for child in children if child.run is not None}
         console.print("Evaluating both in the same unseen worlds …")
         _print(console, compare(runs, out, self.seed, self.episodes), runs[SHIELDED])

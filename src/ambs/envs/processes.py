@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from typing import Any, Literal
@@ -127,8 +128,17 @@ class _Accounted:
 
     def __call__(self) -> gymnasium.Env:
         if os.getpid() != self.home:
+            _leave_signals_to_the_parent()
             _end_with_parent()
         return _FrameAccounts(self.factory(), self.repeat, self.atoms)
+
+
+def _leave_signals_to_the_parent() -> None:
+    """A terminal's Ctrl-C and a scheduler's SIGTERM reach all processes of a run: a worker that died of one could not tell
+    its state for the checkpoint that the run then writes."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _end_with_parent() -> None:

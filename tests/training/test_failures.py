@@ -95,6 +95,17 @@ def test_too_many_faults(begin):
     assert run.folder.read_status()["state"] == "failed"
 
 
+@pytest.fixture
+def heard():
+    """Signals that are ignored stay so; whoever runs the tests in the background may have them ignored."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heard")
 def test_the_first_signal_saves_and_the_second_does_not_wait(begin):
     run = begin(trouble=lambda frames: frames == 300 and signal.raise_signal(signal.SIGTERM))
     with stopping(run.stop):

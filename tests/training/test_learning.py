@@ -18,11 +18,12 @@ CONFIG = resolve(
     "quickstart",
     method="ambs",
     changes={
-        "shield": {"safety_level": 0.1, "approximation_error": 0.09, "horizon": 4},
+        "shield": {"safety_level": 0.2, "approximation_error": 0.1, "horizon": 4, "labels": "sample"},
         "training": {"frames": 20_000, "train_ratio": 128.0},
     },
 )
-"""Without a penalty the task policy is reckless, so that all safety is the shield's; it is as strict as the paper's."""
+"""Without a penalty the task policy is reckless, so that all safety is the shield's. Its labels are drawn, since a model that
+has seen so little is unsure."""
 EPISODES = 24
 
 
@@ -51,8 +52,8 @@ def holds(found: dict[str, float]) -> dict[str, bool]:
     """What is wanted of a sound agent."""
     return {
         "it learns its task": found["return"] >= found["random"] + 8,
-        "it is reckless by itself": found["off"] >= 15,
-        "the shield halves violations": found["on"] <= found["off"] / 2,
+        "it is reckless by itself": found["off"] >= 8,
+        "the shield spares two violations in three": found["on"] <= found["off"] / 3,
     }
 
 
@@ -80,7 +81,7 @@ def test_a_shield_that_accepts_everything_fails(monkeypatch):
 
     monkeypatch.setattr(act, "shield", blind)
     found = figures()
-    assert not holds(found)["the shield halves violations"], found
+    assert not holds(found)["the shield spares two violations in three"], found
 
 
 @pytest.mark.slow
@@ -88,4 +89,4 @@ def test_a_backup_policy_that_seeks_cost_fails(monkeypatch):
     sound = update._backup_gain
     monkeypatch.setattr(update, "_backup_gain", lambda *parts: -sound(*parts))
     found = figures()
-    assert not holds(found)["the shield halves violations"], found
+    assert not holds(found)["the shield spares two violations in three"], found

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ambs.training.run_folder import PACKAGES
+from ambs.training.provenance import PACKAGES
 
 LEAST_PYTHON = (3, 11)
 LEAST_DISK, ENOUGH_DISK = 1.0, 10.0

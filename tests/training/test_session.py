@@ -172,6 +172,7 @@ def test_a_loaded_agent_decides(runs):
     blind = agent.act(np.zeros((2, 7)))
     assert "must have shape" in agent.refused
     assert blind.overridden.all()
+    np.testing.assert_allclose(agent.behind(label_threshold=0.9).player.thresholds, [0.9, 0.9])
     again = ambs.load(runs[0].folder.path).start(batch=2, seed=1).act(cells)
     np.testing.assert_array_equal(again.proposed, decision.proposed)
 

@@ -120,7 +120,9 @@ def _blind(
     envs = sound.shape[0]
     backup = jax.vmap(parts.backup)(_keys(root, "blind", step, envs), latent)
     trusted = jax.vmap(all_finite)((latent, backup))
-    resort = jnp.zeros_like(backup) if parts.fallback is None else jnp.broadcast_to(parts.fallback[None], backup.shape)
+    resort = jnp.zeros_like(backup)
+    if parts.fallback is not None:
+        resort = jnp.broadcast_to(jnp.where(all_finite(parts.fallback), parts.fallback, 0.0)[None], backup.shape)
     action = select(trusted, backup, resort.astype(backup.dtype)).astype(decision.action.dtype)
     unknown = jnp.broadcast_to(jnp.array([[0.0, 1.0]], decision.interval.dtype), decision.interval.shape)
     return decision._replace(

@@ -17,7 +17,7 @@ from ambs.training import checkpoint
 from ambs.training.act import Carry, Player, initial_carry
 from ambs.training.arrays import restore
 from ambs.training.interface import Interface
-from ambs.training.loop import compiled_act
+from ambs.training.loop import compiled_act, default_thresholds
 from ambs.training.run_folder import RunFolder
 from ambs.training.snapshot import check_meta, fitting
 
@@ -44,7 +44,11 @@ class Agent:
 
     def behind(self, **shield: Any) -> "Agent":
         """The same agent behind another shield: fields of `ShieldConfig` by name."""
-        return Agent(self.player, self.interface, changed(self.config, {"shield": shield}))
+        config = changed(self.config, {"shield": shield})
+        player = self.player
+        if "label_threshold" in shield:  # Else those that the training has found stay.
+            player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))
+        return Agent(player, self.interface, config)
 
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""

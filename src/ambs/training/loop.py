@@ -75,7 +75,7 @@ class Trainer:
         fresh = functools.partial(init, self.interface.spec, config, discrete=self.interface.discrete)
         # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
         self.learned: Learned = jax.jit(lambda key: fresh(key=key))(stream(self.root, "init"))
-        self.thresholds = _default_thresholds(config, len(self.learned.model.trace_formula()[1]))
+        self.thresholds = default_thresholds(config, len(self.learned.model.trace_formula()[1]))
         self.carry: Carry = initial_carry(self.player, config.training.envs)
         self.accounts = Accounts(config.training.envs)
         self.turns = 0
@@ -280,7 +280,8 @@ def make_envs(config: Config, count: int | None = None) -> LabelledVectorEnv:
     )
 
 
-def _default_thresholds(config: Config, atoms: int) -> jax.Array:
+def default_thresholds(config: Config, atoms: int) -> jax.Array:
+    """Those of the settings, one for each atom."""
     wanted = np.asarray(config.shield.label_threshold, np.float32)
     if wanted.ndim and wanted.shape != (atoms,):
         raise UserError(f"label_threshold has {wanted.shape[0]} entries for {atoms} atoms")

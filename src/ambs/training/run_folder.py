@@ -5,16 +5,12 @@ import os
 import platform
 import re
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import ambs
 from ambs.errors import UserError
 from ambs.training.files import (
     TEMPORARY,
@@ -29,6 +25,7 @@ from ambs.training.files import (
     write_synced,
 )
 from ambs.training.lock import Held, Lock, lock
+from ambs.training.provenance import source, versions
 
 if TYPE_CHECKING:
     from ambs.training.events import EventFile
@@ -38,9 +35,6 @@ CONFIG = "config.json"
 METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
 PREFIXES = {METRICS: "", EPISODES: "episode/"}
 """What precedes a row's names in TensorBoard."""
-PACKAGES = (
-    "jax", "jaxlib", "equinox", "optax", "mujoco", "gymnasium", "numpy", "scipy", "safetensors", "tensorboard",
-)  # fmt: skip
 State = Literal["running", "finished", "interrupted", "failed"]
 
 
@@ -77,8 +71,8 @@ class RunFolder:
         words."""
         now = utc_now()
         record = {
-            "format": FORMAT, "env": env, "method": method, "seed": seed, "config": config, "versions": _versions(),
-            **_source(), "command": command, "created": now.isoformat(), "platform": platform.platform(), "device": device,
+            "format": FORMAT, "env": env, "method": method, "seed": seed, "config": config, "versions": versions(),
+            **source(), "command": command, "created": now.isoformat(), "platform": platform.platform(), "device": device,
         }  # fmt: skip
         try:
             data = to_json(record)
@@ -377,29 +371,3 @@ def _claim(root: Path, name: str) -> Path:
 def _safe(name: str) -> str:
     """A name with no character that means something to a shell or file system."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-.")[:60] or "unnamed"
-
-
-def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"ambs": ambs.__version__, "python": sys.version.split()[0]}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def _source() -> dict[str, Any]:
-    """Commit of the package's source tree, and whether files in it differ; both None where it is no git checkout."""
-    package = Path(ambs.__file__).parent
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(package), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
-
-    try:
-        # An installed copy may lie in somebody else's repository: only a tracked package counts.
-        git("ls-files", "--error-unmatch", "__init__.py")
-        return {"commit": git("rev-parse", "HEAD"), "modified": bool(git("status", "--porcelain", "--", "."))}
-    except (OSError, subprocess.SubprocessError):
-        return {"commit": None, "modified": None}

@@ -49,7 +49,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     begun = time.perf_counter()
     trainer = Trainer(config)
     try:
-        while trainer.updates < 3 * config.training.updates_per_call:
+        while trainer.updates < 3 * trainer.per_call:
             trainer.turn()
         jax.block_until_ready(trainer.learned)
         warm_up = time.perf_counter() - begun
@@ -104,12 +104,12 @@ def _update_ms(trainer: Any, calls: int = 5) -> float:
     times = []
     for call in range(calls):
         rng = np.random.default_rng(call)
-        place = trainer.replay.draw(rng, (training.updates_per_call, training.batch), training.length)
+        place = trainer.replay.draw(rng, (trainer.per_call, training.batch), training.length)
         batches = jax.block_until_ready(trainer.replay.windows(*place, training.length))
         begun = time.perf_counter()
         trainer.learned, _ = trainer._learn(trainer.learned, batches, trainer.root, trainer.updates)
         jax.block_until_ready(trainer.learned)
-        times.append(1e3 * (time.perf_counter() - begun) / training.updates_per_call)
+        times.append(1e3 * (time.perf_counter() - begun) / trainer.per_call)
     return min(times)
 
 

@@ -1,6 +1,7 @@
 """Time of one shield decision, in point_world's true model or in a world model; prints one JSON line.
 
     python benchmarks/shield.py [--model l] [--envs 8] [--traces 512] [--horizon 30] [--cores 1]
+    python benchmarks/shield.py --scaling     # how it grows with environments, traces, horizon and the model's size
 
 With `--model` the networks are untrained, but their labels are rare, as they are where a trained agent plays. Both rules on
 the same states, after warm-up, and the dispatch of an empty jitted function beside them, so that machines can be compared
@@ -14,6 +15,8 @@ import platform
 import statistics
 import time
 
+from floor import floor, operations
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -23,10 +26,23 @@ def main() -> None:
     parser.add_argument("--horizon", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--cores", type=int, default=1, help="cores the process may use; 0: all")
+    parser.add_argument("--scaling", action="store_true", help="one row per setting instead")
     options = parser.parse_args()
     if options.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
-    print(json.dumps(measure(options)))
+    if not options.scaling:
+        print(json.dumps(measure(options)))
+        return
+    grid = [{"envs": envs} for envs in (1, 8, 32)] + [{"traces": traces} for traces in (64, 512, 2048)]
+    grid += [{"horizon": horizon} for horizon in (5, 15, 30)] + [
+        {"model": size} for size in ("xxs", "xs", "s", "m", "l")
+    ]
+    rows = []
+    for changes in grid:
+        found = measure(argparse.Namespace(**{**vars(options), **changes}))
+        kept = ("model", "envs", "traces", "horizon", "fixed_ms", "sequential_ms", "sequential_traces_used")
+        rows.append({name: found[name] for name in kept})
+    print(json.dumps({"benchmark": "shield", "device": found["device"], "cores": options.cores, "scaling": rows}))
 
 
 def measure(options: argparse.Namespace) -> dict:
@@ -34,6 +50,7 @@ def measure(options: argparse.Namespace) -> dict:
     import jax
     import jax.numpy as jnp
 
+    from ambs.nn.precision import compute_dtype
     from ambs.shield import Parts, ShieldConfig, rollout, shield
     from ambs.streams import at, stream
 
@@ -58,8 +75,13 @@ def measure(options: argparse.Namespace) -> dict:
         labels = jnp.zeros((options.envs, len(atoms)), bool)
         decide = jax.jit(lambda key, s, a, parts=parts, labels=labels: shield(key, s, a, parts, labels))
         result[f"{rule}_ms"] = timed(lambda step, f=decide: f(at(keys, step), state, proposed), options.repeats)
+        if rule == "fixed":
+            work = operations(decide, at(keys, 0), state, proposed)
+            dtype = compute_dtype() if options.model else jnp.float32
+            result |= floor(work, dtype, result["fixed_ms"]["median"])
         result[f"{rule}_traces_used"] = float(decide(at(keys, 0), state, proposed).traces_used.mean())
         result[f"{rule}_compilations"] = decide._cache_size()
+    result["peak_memory_gb"] = round((jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e9, 3)
     return result
 
 

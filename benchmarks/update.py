@@ -1,8 +1,10 @@
 """Time of one full update: world model, both policies, all critics; prints one JSON line.
 
     python benchmarks/update.py [--preset default] [--size l] [--batch 64] [--length 16] [--obs vision] [--method copt]
+    python benchmarks/update.py --scaling     # how it grows with size, batch and length
 
-`ms` is the median per update after warm-up, several updates to a compiled call as in training.
+`ms` is the median per update after warm-up, several updates to a compiled call as in training. `share_of_floor` compares it
+with the time that its operations alone would take (`benchmarks/floor.py`).
 """
 
 import argparse
@@ -10,6 +12,8 @@ import json
 import statistics
 import time
 from typing import Any
+
+from floor import floor, operations
 
 
 def main() -> None:
@@ -21,9 +25,20 @@ def main() -> None:
     parser.add_argument("--obs", default="vision", choices=("vision", "vector", "both"))
     parser.add_argument("--vector", type=int, default=60, help="numbers in a vector observation")
     parser.add_argument("--method", default="copt")
-    parser.add_argument("--updates", type=int, default=4, help="updates per compiled call")
+    parser.add_argument("--updates", type=int, help="updates per compiled call; by default as in training")
     parser.add_argument("--repeats", type=int, default=10)
-    print(json.dumps(measure(parser.parse_args())))
+    parser.add_argument("--scaling", action="store_true", help="one row per size, batch and length instead")
+    options = parser.parse_args()
+    if not options.scaling:
+        print(json.dumps(measure(options)))
+        return
+    grid = [{"size": size} for size in ("xxs", "xs", "s", "m", "l")]
+    grid += [{"batch": batch, "length": length} for batch, length in ((16, 16), (64, 16), (16, 64), (64, 64))]
+    rows = []
+    for changes in grid:
+        found = measure(argparse.Namespace(**{**vars(options), **changes}))
+        rows.append({name: found[name] for name in ("size", "batch", "length", "ms", "share_of_floor")})
+    print(json.dumps({"benchmark": "update", "device": found["device"], "scaling": rows}))
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -35,20 +50,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from ambs.nn.precision import compute_dtype
     from ambs.presets import resolve
     from ambs.spec import Atoms, parse_formula
-    from ambs.training.learn import learn
+    from ambs.training.learn import learn, updates_per_call
     from ambs.world_model.loss import Sequence
     from ambs.world_model.model import Spec
     from ambs.world_model.vision import ObservationSpec
 
-    training = {"batch": options.batch, "length": options.length, "updates_per_call": options.updates}
+    training = {"batch": options.batch, "length": options.length}
     training = {name: value for name, value in training.items() if value is not None}
     config = resolve(options.preset, method=options.method, size=options.size, changes={"training": training})
     vector = 0 if options.obs == "vision" else options.vector
     seen = ObservationSpec(image=0 if options.obs == "vector" else 64, vector=vector)
     repeat = config.training.action_repeat
     spec = Spec(seen, 2, Atoms(("hazard", "vase")), parse_formula("!hazard & !vase"), repeat, config.shield.cost)
+    updates = options.updates or updates_per_call(config, images=seen.image > 0)
     rng = np.random.default_rng(0)
-    lead = (options.updates, config.training.batch, config.training.length)
+    lead = (updates, config.training.batch, config.training.length)
     observation: dict[str, Any] = {}
     if seen.image:
         observation["image"] = rng.integers(0, 256, (*lead, 64, 64, 3), dtype=np.uint8)
@@ -70,6 +86,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     dtype = compute_dtype()
     root, number = jax.random.key(1), jnp.array(0)
     step = jax.jit(lambda s, b, k, n: learn(s, b, k, n, config=config, dtype=dtype), donate_argnums=0)
+    work = operations(step, state, batches, root, number) / updates
     begun = time.perf_counter()
     compiled = step.lower(state, batches, root, number).compile()
     compile_s = time.perf_counter() - begun
@@ -78,8 +95,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         begun = time.perf_counter()
         state, metrics = compiled(state, batches, root, number)
         jax.block_until_ready((state, metrics))
-        times.append(1e3 * (time.perf_counter() - begun) / options.updates)
+        times.append(1e3 * (time.perf_counter() - begun) / updates)
     best, median = min(times[2:]), statistics.median(times[2:])
+    bound = floor(work, dtype, median)
     device = jax.devices()[0]
     memory = device.memory_stats() or {}
     return {
@@ -92,8 +110,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "length": config.training.length,
         "obs": options.obs,
         "method": options.method,
+        "updates_per_call": updates,
         "ms": round(median, 3),
         "best_ms": round(best, 3),
+        **bound,
         "parameters": sum(
             leaf.size for leaf in jax.tree.leaves((state.model, state.behaviour)) if hasattr(leaf, "size")
         ),

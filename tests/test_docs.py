@@ -64,6 +64,10 @@ def test_long_commands_are_understood(page, place, monkeypatch, capsys):
     for line in commands(page, long=True):
         if line.startswith("make "):
             assert re.search(rf"^{shlex.split(line)[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        elif line.startswith("python benchmarks/"):
+            _, script, *words = shlex.split(line, comments=True)
+            told = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True, check=True)
+            assert all(f"{word} " in told.stdout for word in words if word.startswith("--")), line
         elif line.startswith("ambs train"):
             with pytest.raises(SystemExit) as stop:
                 cli.main([*ambs_words(line), "--dry-run"])

@@ -112,3 +112,11 @@ def along(gradient: Any, directions: Any) -> Any:
 def touched(gradient: Any) -> bool:
     """Whether any number of it is not exactly 0."""
     return any(bool(np.asarray(leaf).any()) for leaf in jax.tree.leaves(gradient))
+
+
+def filter_one(model: Any, data: Any, key: Any) -> Any:
+    """The world model's filter along one sequence, from the start of an episode."""
+    embeddings = jax.vmap(model.encoder)(data.observation)
+    given = (model.rssm.initial(), data.action, embeddings, data.is_first, key)
+    alone = jax.tree.map(lambda leaf: leaf[None], given)
+    return jax.tree.map(lambda leaf: leaf[0], model.rssm.filter(*alone))

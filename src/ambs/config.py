@@ -57,6 +57,9 @@ class ModelConfig:
     """How much more a label that holds counts in the loss; undone in the probabilities."""
     standardise: bool = True
     """Whether entries of a vector are brought to one scale, by what a short survey at random finds."""
+    grades: int = 0
+    """Steps, four deviations to either side, by which the encoder is also told each entry of a vector (32, say): a threshold
+    far out in an entry's range is hard to learn from the number alone. 0: the number alone."""
     vector_scale: float = 1.0
     """Weight of the vector's reconstruction; at 1, differences far below an entry's own spread are not worth encoding."""
     label_scale: float = 1.0
@@ -74,7 +77,7 @@ class ModelConfig:
         _all_finite(self)
         for name in ("positive_weight", "adam_eps", "clip"):
             _above(name, getattr(self, name), 0)
-        for name in ("learning_rate", "vector_scale", "label_scale", "dyn_scale", "rep_scale", "free_nats"):
+        for name in ("learning_rate", "grades", "vector_scale", "label_scale", "dyn_scale", "rep_scale", "free_nats"):
             _at_least(name, getattr(self, name), 0)
 
     @property
@@ -166,7 +169,7 @@ class TrainingConfig:
     train_ratio: float = 512.0
     """Replayed steps per agent step; updates per agent step are this over batch × length."""
     updates_per_call: int = 4
-    """Updates that run as one compiled call."""
+    """Updates that run as one compiled call (with images on a CPU: always 1)."""
     capacity: int = 1_000_000
     """Steps that the replay buffer holds."""
     replay: Literal["auto", "device", "host"] = "auto"

@@ -89,15 +89,16 @@ def setup() -> tuple[World, training.Behaviour]:
 
 def imagined(world: World, actors: Actors, critics: Critics) -> dict[str, Any]:
     """All that depends on the actors by way of imagination; time first, then traces (and policies: task, backup)."""
-    dream = imagine(world.model, actors, world.start, STEPS, fresh(7))
+    dreams = imagine(world.model, actors, world.start, STEPS, fresh(7))
+    dream = jax.tree.map(lambda *both: jnp.stack(both, axis=1), *dreams)
     over = lambda f: jax.vmap(jax.vmap(jax.vmap(f)))(dream.latent.features)  # noqa: E731
     value, slow = over(critics.values), jnp.clip(over(world.slow.values), 0, COST)
     cost, proceed = dream.cost, GAMMA * dream.proceed
     safe = 1 - cost[:, 0] / COST
-    remaining = [jnp.clip(value[-1, 0, :, 3:].max(axis=-1), 0, COST)]
+    remaining = [jnp.clip(value[-1, 0, :, 2:4].max(axis=-1), 0, COST)]
     for t in reversed(range(STEPS)):
         remaining.append(cost[t + 1, 0] + GAMMA * remaining[-1])
-    safe_value = value[:, 0, :, 2]
+    safe_value = value[:, 0, :, 4]
     reach, alive = [jnp.stack([world.goes_on, world.goes_on])], [safe[0]]
     for t in range(1, STEPS):
         reach.append(reach[-1] * proceed[t])
@@ -106,15 +107,15 @@ def imagined(world: World, actors: Actors, critics: Critics) -> dict[str, Any]:
     returns = {
         "task": lambda_return(dream.reward[:, 0], value[:, 0, :, 0], proceed[:, 0]),
         "penalty": lambda_return(cost[:, 0], value[:, 0, :, 1], proceed[:, 0]),
-        "backup": lambda_return(cost[:, 1], value[:, 1, :, 2], proceed[:, 1]),
-        "safety_a": twin(3),
-        "safety_b": twin(4),
+        "backup": lambda_return(cost[:, 1], value[:, 1, :, 4], proceed[:, 1]),
+        "safety_a": twin(2),
+        "safety_b": twin(3),
     }
     return {
         "features": dream.latent.features[:-1],
         "action": dream.action,
         "returns": returns,
-        "values": {"task": value[:-1, 0, :, 0], "penalty": value[:-1, 0, :, 1], "backup": value[:-1, 1, :, 2]},
+        "values": {"task": value[:-1, 0, :, 0], "penalty": value[:-1, 0, :, 1], "backup": value[:-1, 1, :, 4]},
         "anchors": over(world.slow.values)[:-1],
         "delta": -(cost[1:, 0] + safe_value[1:] - safe_value[:-1]),
         "remaining": jnp.stack(remaining[:0:-1]),
@@ -214,8 +215,9 @@ def critic_loss(critics: Critics, index: int, base: Any) -> Any:
 
 def coded(world: World, behaviour: training.Behaviour, slow: Critics, patch: Any) -> dict[Any, Any]:
     """The same losses as the training step computes them, from one imagination for all; and what must teach nobody."""
-    dream = imagine(world.model, behaviour.actors, world.start, STEPS, fresh(7))
-    patch.setattr(training, "imagine", lambda *_: dream)
+    dreams = imagine(world.model, behaviour.actors, world.start, STEPS, fresh(7))
+    still = jax.tree.map(jax.lax.stop_gradient, dreams)
+    patch.setattr(training, "imagine", lambda _, actors, *__: dreams if actors is behaviour.actors else still)
     losses = {}
     for grad, method in VARIANTS:
         agent = AgentConfig(

@@ -101,7 +101,9 @@ def learner():
     def run(arrays, updates, policies_learn, key):
         def step(index, arrays):
             state = eqx.combine(arrays, static)
-            after, _ = improve(state, every, jnp.asarray(ON, jnp.float32), at(key, index), config=CONFIG)
+            after, _ = improve(
+                state, every, jnp.asarray(ON, jnp.float32), at(key, index), jnp.array(True), config=CONFIG
+            )
             actors = jax.tree.map(
                 lambda old, new: jnp.where(policies_learn, new, old), state.behaviour.actors, after.behaviour.actors
             )

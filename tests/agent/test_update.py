@@ -14,6 +14,7 @@ from ambs.agent.update import init, update
 from ambs.config import SIZES, AgentConfig, Config, ModelConfig
 from ambs.shield import ShieldConfig, paper_semantics
 from ambs.streams import at, stream
+from ambs.training.learn import learn
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import QUICK, TINY, batch_for, fresh, quick_jit, spec_of, tiny_sizes
 
@@ -137,13 +138,30 @@ def test_compilation_changes_nothing():
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_several_updates_in_one_call_are_single_ones():
+    """Two updates in a loop, and the same two as calls without one."""
+    config, state = tiny_agent("copt", steps=1)
+    batches = jax.tree.map(lambda *both: jnp.stack(both), *(batch_for(state.model.spec, time=2) for _ in range(2)))
+    several = quick_jit(lambda state, some, first: learn(state, some, fresh(), first, config=config, dtype=jnp.float32))
+    together, means = several(state, batches, jnp.array(0))
+    found = []
+    for index in range(2):
+        one = jax.tree.map(lambda leaf, index=index: leaf[index : index + 1], batches)
+        state, metrics = several(state, one, jnp.array(index))
+        found.append(metrics)
+    for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    average = (found[0]["model/total"] + found[1]["model/total"]) / 2
+    assert float(means["model/total"]) == pytest.approx(float(average), rel=1e-5)
+
+
 def test_imagination_equals_manual_stepping():
     _, state = tiny_agent()
     model, actors = state.model, state.behaviour.actors
     initial = quick_jit(model.rssm.initial)()
     start = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), initial)
-    dream = quick_jit(imagine)(model, actors, start, 4, fresh())
-    assert dream.action.shape == (4, 2, 3, 2)
+    dreams = quick_jit(imagine)(model, actors, start, 4, fresh())
+    assert dreams.task.action.shape == (4, 3, 2)
     fold = jax.random.fold_in
 
     @quick_jit
@@ -152,14 +170,14 @@ def test_imagination_equals_manual_stepping():
         arrival = model.rssm.imagine(latent, action, model.rssm.draw(move_key))
         return action, arrival, model.cost(arrival)
 
-    for index, actor in enumerate((actors.task, actors.backup)):
+    for index, (actor, dream) in enumerate(zip(actors, dreams, strict=True)):
         latent = initial
         for step in range(4):
             keys = jax.random.split(fold(fresh(), step), (2, 2, 3))
             action, latent, cost = manual(actor, latent, keys[0, index, 1], keys[1, index, 1])
-            np.testing.assert_allclose(dream.action[step, index, 1], action, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(dream.latent.deter[step + 1, index, 1], latent.deter, rtol=1e-4, atol=1e-5)
-            assert dream.cost[step + 1, index, 1] == pytest.approx(float(cost), rel=1e-3)
+            np.testing.assert_allclose(dream.action[step, 1], action, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(dream.latent.deter[step + 1, 1], latent.deter, rtol=1e-4, atol=1e-5)
+            assert dream.cost[step + 1, 1] == pytest.approx(float(cost), rel=1e-3)
 
 
 def test_stacked_critics_are_five_separate_ones():

@@ -1,5 +1,6 @@
 """Layers against plain NumPy."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,6 +57,30 @@ def test_convolutions_halve_and_double():
     raw = Conv(3, 5, key=fresh(), plain=True)
     patch = np.pad(np.asarray(image), ((1, 1), (1, 1), (0, 0)))[4:8, 6:10]
     np.testing.assert_allclose(raw(image)[2, 3], np.einsum("hwi,hwio->o", patch, raw.weight), rtol=1e-4, atol=1e-5)
+
+
+def test_doubling_is_a_transposed_convolution():
+    up = Conv(5, 3, key=fresh(), up=True, plain=True)
+    image = jax.random.normal(jax.random.key(1), (1, 6, 4, 5))
+    reference = jax.lax.conv_transpose(image, up.weight, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    np.testing.assert_allclose(up(image[0]), reference[0], rtol=1e-4, atol=1e-5)
+
+
+def test_norm_and_silu_and_their_gradient():
+    """Against differentiation of the formula itself, in double precision, through leading axes too."""
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        x, weights = (jnp.asarray(rng.normal(size=(2, 3, 7))) for _ in range(2))
+        norm = eqx.tree_at(lambda n: (n.scale, n.shift), LayerNorm(7), tuple(jnp.asarray(rng.normal(size=(2, 7)))))
+        ours = lambda norm, x: (weights * norm.silu(x)).sum()  # noqa: E731
+        plain = lambda norm, x: (weights * jax.nn.silu(norm(x))).sum()  # noqa: E731
+        assert float(ours(norm, x)) == pytest.approx(float(plain(norm, x)), rel=1e-12)
+        for one, other in zip(
+            jax.tree.leaves(jax.grad(ours, (0, 1))(norm, x)),
+            jax.tree.leaves(jax.grad(plain, (0, 1))(norm, x)),
+            strict=True,
+        ):
+            np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
 def test_vectorised_equals_looped_and_low_precision_is_close():

@@ -52,7 +52,7 @@ def make() -> WorldModel:
 def filtered(model: WorldModel, batch: Sequence, start: rssm.Latent) -> rssm.Observed:
     embeddings = jax.vmap(jax.vmap(model.encoder))(batch.observation)
     keys = jax.random.split(fresh(), batch.reward.shape[0])
-    return jax.vmap(model.rssm.filter)(start, batch.action, embeddings, batch.is_first, keys)
+    return model.rssm.filter(start, batch.action, embeddings, batch.is_first, keys)
 
 
 def written_out(model: WorldModel, batch: Sequence, start: rssm.Latent, base: rssm.Observed) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ambs.streams import at, stream
 from ambs.world_model.loss import Sequence
 from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.vision import ObservationSpec
+from tests.tiny import filter_one
 
 from .test_truth import trainer
 
@@ -48,9 +49,7 @@ def figures(model: WorldModel, data: Sequence) -> dict[str, float]:
 
     @jax.jit
     def predict(window: Sequence, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        embeddings = jax.vmap(model.encoder)(window.observation)
-        start = model.rssm.initial()
-        seen = model.rssm.filter(start, window.action, embeddings, window.is_first, stream(key, "filter")).latent
+        seen = filter_one(model, window, stream(key, "filter")).latent
         latent = jax.tree.map(lambda leaf: leaf[CONTEXT - 1], seen)
 
         def advance(latent, item):

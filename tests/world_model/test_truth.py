@@ -19,6 +19,7 @@ from ambs.streams import at, stream
 from ambs.world_model.loss import Sequence, world_model_loss
 from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.vision import ObservationSpec
+from tests.tiny import filter_one
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,7 @@ def trainer(spec: Spec, config: ModelConfig, most: int) -> Any:
 def mean_error(model: WorldModel) -> float:
     """Of the shield's μ̃ under the model, from filtered latents of unseen play, against exact PCTL values."""
     data, cells = play(800, seed=7)
-    embeddings = jax.vmap(model.encoder)(data.observation)
-    observed = model.rssm.filter(model.rssm.initial(), data.action, embeddings, data.is_first, stream(2, "filter"))
+    observed = filter_one(model, data, stream(2, "filter"))
     usable = np.flatnonzero((np.asarray(data.proceed) > 0) & ~GRID.labels[cells, 0])[20:]
     rng = np.random.default_rng(1)
     chosen, actions = rng.choice(usable, STATES, replace=False), rng.integers(0, 5, STATES)

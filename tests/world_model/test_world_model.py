@@ -17,8 +17,8 @@ from ambs.streams import stream
 from ambs.world_model.loss import Sequence, kl_terms, world_model_loss
 from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.rssm import Latent
-from ambs.world_model.vision import Encoder, ObservationSpec, reconstruction_loss
-from tests.tiny import TINY, fresh, quick_jit, tiny_sizes
+from ambs.world_model.vision import Encoder, ObservationSpec, graded, reconstruction_loss
+from tests.tiny import TINY, filter_one, fresh, quick_jit, tiny_sizes
 
 ATOMS = Atoms(("hazard", "collision"))
 PSI = parse_formula("!hazard & !collision", ATOMS)
@@ -60,7 +60,7 @@ def test_filtering_equals_stepping():
     items = jax.tree.map(lambda leaf: leaf[0], sequence(model))
     embeddings = jax.vmap(model.encoder)(items.observation)
     initial = model.rssm.initial()
-    whole = quick_jit(model.rssm.filter)(initial, items.action, embeddings, items.is_first, fresh())
+    whole = quick_jit(filter_one)(model, items, fresh())
     observe = quick_jit(model.rssm.observe)
     latent = initial
     for t in range(5):
@@ -69,6 +69,13 @@ def test_filtering_equals_stepping():
         for one, many in zip(jax.tree.leaves(step), jax.tree.leaves(whole), strict=True):
             np.testing.assert_allclose(one, many[t], rtol=1e-5, atol=1e-6)
         latent = step.latent
+
+
+def test_graded_entries_by_hand():
+    """Four steps from −4 to 4, each two wide: −1 is halfway through the second, 3 halfway through the last."""
+    expected = [1, 0.5, 0, 0, 1, 1, 1, 0.5, 0, 0, 0, 0, 1, 1, 1, 1]
+    np.testing.assert_allclose(graded(jnp.array([-1.0, 3.0, -9.0, 9.0]), 4), expected)
+    assert graded(jnp.ones(3), 0).shape == (0,)
 
 
 def test_the_first_step_of_an_episode_forgets():
@@ -206,7 +213,7 @@ def test_posterior_kl_is_what_is_reported():
     def exact(model):
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(fresh(), jnp.arange(2))
         embeddings = jax.vmap(jax.vmap(model.encoder))(batch.observation)
-        observed = jax.vmap(model.rssm.filter)(starts(model, 2), batch.action, embeddings, batch.is_first, keys)
+        observed = model.rssm.filter(starts(model, 2), batch.action, embeddings, batch.is_first, keys)
         return jax.vmap(jax.vmap(categorical_kl))(observed.posterior, observed.prior).mean()
 
     assert losses.kl == pytest.approx(float(exact(model)), rel=1e-5)

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ambs.agent.networks import Actor
+from ambs.nn.layers import through
+from ambs.nn.recurrent import unrolled
 from ambs.world_model.model import WorldModel
 from ambs.world_model.rssm import Latent
 
@@ -19,44 +21,58 @@ class Actors(NamedTuple):
 
 
 class Dream(NamedTuple):
-    """Imagined traces of both policies: axis 1 is task (0) and backup (1), axis 2 the traces.
+    """Imagined traces of one policy.
 
-    latent and its predictions: s_0 … s_H, `[H + 1, 2, traces, …]`; action: a_0 … a_{H−1}, `[H, 2, traces, actions]`.
+    latent and its predictions: s_0 … s_H, `[H + 1, traces, …]`; action: a_0 … a_{H−1}, `[H, traces, actions]`.
     """
 
     latent: Latent
-    action: Float[Array, "time 2 traces actions"]
-    reward: Float[Array, "time_and_one 2 traces"]
-    cost: Float[Array, "time_and_one 2 traces"]
-    violated: Float[Array, "time_and_one 2 traces"]
+    action: Float[Array, "time traces actions"]
+    reward: Float[Array, "time_and_one traces"]
+    cost: Float[Array, "time_and_one traces"]
+    violated: Float[Array, "time_and_one traces"]
     """Probability that the state violates Ψ: cost / C."""
-    proceed: Float[Array, "time_and_one 2 traces"]
+    proceed: Float[Array, "time_and_one traces"]
 
 
-def imagine(model: WorldModel, actors: Actors, start: Latent, steps: int, key: Key[Array, ""]) -> Dream:
+class Dreams(NamedTuple):
+    """What both policies imagine."""
+
+    task: Dream
+    backup: Dream
+
+
+def imagine(model: WorldModel, actors: Actors, start: Latent, steps: int, key: Key[Array, ""]) -> Dreams:
     """Roll both policies from the same starts `[traces]`; gradients pass from the traces to the actions."""
     count = start.deter.shape[0]
     keys = jax.vmap(lambda step: _keys(jax.random.fold_in(key, step), count))(jnp.arange(steps))
-    drawn = jax.vmap(jax.vmap(jax.vmap(model.rssm.draw)))(keys[:, 1])
+    moves = jax.vmap(jax.vmap(jax.vmap(model.rssm.draw)))(keys[:, 1])
+    chances = [jax.vmap(jax.vmap(actor.draw))(keys[:, 0, index]) for index, actor in enumerate(actors)]
+    bodies = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(actor.mlp.hidden for actor in actors))
 
-    def advance(latent: Latent, item: tuple[Array, Array]) -> tuple[Latent, tuple[Latent, Array]]:
-        act_keys, drawn = item
-        parts = (jax.tree.map(lambda leaf, index=index: leaf[index], latent) for index in range(2))
-        actions = [jax.vmap(actor.act)(*each) for actor, *each in zip(actors, act_keys, parts, strict=True)]
-        action = jnp.stack(actions)
-        following = jax.vmap(jax.vmap(model.rssm.imagine))(latent, action, drawn)
-        return following, (following, action)
+    def advance(both: Latent, item: tuple[list[Array], Array]) -> tuple[Latent, list[tuple[Latent, Array]]]:
+        chances, moves = item
+        hidden = jax.vmap(jax.vmap(through, in_axes=(None, 0)))(bodies, both.features)
+        actions = [
+            jax.vmap(lambda inner, drawn, actor=actor: actor.decide(inner).sample(drawn))(inner, drawn)
+            for actor, inner, drawn in zip(actors, hidden, chances, strict=True)
+        ]
+        following = jax.vmap(jax.vmap(model.rssm.imagine))(both, jnp.stack(actions), moves)
+        return following, [(_take(following, index), action) for index, action in enumerate(actions)]
 
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), start)
-    _, (later, action) = jax.lax.scan(advance, both, (keys[:, 0], drawn))
-    latent = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), both, later)
+    _, traces = jax.lax.scan(advance, both, (chances, moves), unroll=unrolled())
 
-    def over_all(head):  # type: ignore[no-untyped-def]
-        return jax.vmap(jax.vmap(jax.vmap(head)))(latent)
+    def predict(later: Latent, action: Float[Array, "time traces actions"]) -> Dream:
+        latent = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, later)
+        reward, cost, proceed = (jax.vmap(jax.vmap(head))(latent) for head in (model.reward, model.cost, model.proceed))
+        return Dream(latent, action, reward, cost, jnp.clip(cost / model.spec.cost, 0, 1), proceed)
 
-    cost = over_all(model.cost)
-    violated = jnp.clip(cost / model.spec.cost, 0, 1)
-    return Dream(latent, action, over_all(model.reward), cost, violated, over_all(model.proceed))
+    return Dreams(*(predict(*trace) for trace in traces))
+
+
+def _take(both: Latent, index: int) -> Latent:
+    return jax.tree.map(lambda leaf: leaf[index], both)
 
 
 def _keys(key: Key[Array, ""], count: int) -> Key[Array, "2 2 traces"]:

@@ -8,11 +8,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ambs.config import Size
-from ambs.nn.distributions import BoundedNormal, OneHotCategorical, two_hot_loss, two_hot_mean, value_loss, value_mean
+from ambs.nn.distributions import (
+    BoundedNormal,
+    OneHotCategorical,
+    cross_entropy,
+    two_hot,
+    two_hot_mean,
+    value_mean,
+    value_two_hot,
+)
 from ambs.nn.layers import MLP
 from ambs.world_model.rssm import Latent
 
-CRITICS = ("task", "penalty", "backup", "safety_a", "safety_b")
+CRITICS = ("task", "penalty", "safety_a", "safety_b", "backup")
 """task: reward of the task policy; penalty: its cost; backup: cost of the backup policy; safety: its twins for the shield."""
 
 
@@ -20,21 +28,30 @@ class Actor(eqx.Module):
     """π(a | ŝ): bounded normal for continuous actions, categorical (one-hot) for discrete ones."""
 
     mlp: MLP
+    actions: int = eqx.field(static=True)
     discrete: bool = eqx.field(static=True)
 
     def __init__(self, features: int, actions: int, size: Size, *, discrete: bool, key: Key[Array, ""]):
         outputs = actions if discrete else 2 * actions
         self.mlp = MLP(features, outputs, layers=size.layers, units=size.hidden, key=key)
-        self.discrete = discrete
+        self.actions, self.discrete = actions, discrete
 
     def __call__(self, features: Float[Array, "features"]) -> BoundedNormal | OneHotCategorical:
         """The action distribution."""
-        outputs = self.mlp(features)
+        return self.decide(self.mlp.body(features))
+
+    def decide(self, hidden: Float[Array, "units"]) -> BoundedNormal | OneHotCategorical:
+        """The action distribution, from what the hidden layers made of the features."""
+        outputs = self.mlp.head(hidden)
         return OneHotCategorical.from_outputs(outputs) if self.discrete else BoundedNormal.from_outputs(outputs)
+
+    def draw(self, key: Key[Array, ""]) -> Float[Array, "drawn"]:
+        """The chance in one action."""
+        return (OneHotCategorical if self.discrete else BoundedNormal).draw(key, self.actions)
 
     def act(self, key: Key[Array, ""], latent: Latent) -> Float[Array, "actions"]:
         """A sampled action, as the shield's policies are called."""
-        return self(latent.features).sample(key)
+        return self(latent.features).sample(self.draw(key))
 
 
 class Critics(eqx.Module):
@@ -52,9 +69,11 @@ class Critics(eqx.Module):
         self.bin_limit, self.mean = size.bin_limit, mean
 
     def only(self, *names: str) -> "Critics":
-        """A stack of just these critics."""
-        index = jnp.array([CRITICS.index(name) for name in names])
-        return eqx.tree_at(lambda critics: critics.mlp, self, jax.tree.map(lambda leaf: leaf[index], self.mlp))
+        """A stack of just these critics, which must stand side by side in the order of `CRITICS`."""
+        first = CRITICS.index(names[0])
+        assert names == CRITICS[first : first + len(names)]
+        some = jax.tree.map(lambda leaf: leaf[first : first + len(names)], self.mlp)
+        return eqx.tree_at(lambda critics: critics.mlp, self, some)
 
     def logits(self, features: Float[Array, "features"]) -> Float[Array, "critics bins"]:
         """Two-hot logits of every critic in the stack."""
@@ -69,10 +88,21 @@ class Critics(eqx.Module):
         mean = value_mean if self.mean == "value" else two_hot_mean
         return jax.vmap(lambda one: mean(one, self.bin_limit))(logits)
 
-    def losses(self, logits: Float[Array, "critics bins"], targets: Float[Array, "critics"]) -> Float[Array, "critics"]:
-        """Two-hot cross-entropy of every critic in the stack."""
-        loss = value_loss if self.mean == "value" else two_hot_loss
-        return jax.vmap(lambda one, target: loss(one, target, self.bin_limit))(logits, targets)
+    def losses(
+        self,
+        logits: Float[Array, "critics bins"],
+        targets: Float[Array, "critics"],
+        anchors: Float[Array, "critics"],
+        weight: float,
+    ) -> Float[Array, "critics"]:
+        """Cross-entropy of every critic in the stack to its target and, `weight` times, to its anchor, both two-hot."""
+        place = value_two_hot if self.mean == "value" else two_hot
+
+        def one(logits: Float[Array, "bins"], target: Array, anchor: Array) -> Float[Array, ""]:
+            target, anchor = (place(value, logits.shape[0], self.bin_limit) for value in (target, anchor))
+            return cross_entropy(logits, target + weight * anchor)
+
+        return jax.vmap(one)(logits, targets, anchors)
 
 
 def safety_value(values: Float[Array, "*axes 2"], mode: Literal["max", "min"], cost: float) -> Float[Array, "*axes"]:

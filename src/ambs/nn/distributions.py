@@ -36,9 +36,7 @@ def two_hot(x: Float[Array, ""], count: int, limit: float = LIMIT) -> Float[Arra
     support = bins(count, limit)
     width = support[1] - support[0]
     place = jnp.clip((symlog(x) - support[0]) / width, 0, count - 1)
-    low = jnp.clip(jnp.floor(place).astype(int), 0, count - 2)
-    share = place - low
-    return jnp.zeros(count).at[low].set(1 - share).at[low + 1].set(share)
+    return jnp.maximum(1 - jnp.abs(place - jnp.arange(count)), 0)
 
 
 def two_hot_mean(logits: Float[Array, "bins"], limit: float = LIMIT) -> Float[Array, ""]:
@@ -48,8 +46,12 @@ def two_hot_mean(logits: Float[Array, "bins"], limit: float = LIMIT) -> Float[Ar
 
 def two_hot_loss(logits: Float[Array, "bins"], target: Float[Array, ""], limit: float = LIMIT) -> Float[Array, ""]:
     """Cross-entropy of the two-hot target."""
-    weights = jax.lax.stop_gradient(two_hot(target, logits.shape[-1], limit))
-    return -(weights * jax.nn.log_softmax(at_least_float32(logits))).sum()
+    return cross_entropy(logits, two_hot(target, logits.shape[-1], limit))
+
+
+def cross_entropy(logits: Float[Array, "bins"], weights: Float[Array, "bins"]) -> Float[Array, ""]:
+    """−Σ weights·ln softmax(logits); the weights get no gradient."""
+    return -(jax.lax.stop_gradient(weights) * jax.nn.log_softmax(at_least_float32(logits))).sum()
 
 
 def value_two_hot(x: Float[Array, ""], count: int, limit: float = LIMIT) -> Float[Array, "bins"]:
@@ -63,14 +65,8 @@ def value_two_hot(x: Float[Array, ""], count: int, limit: float = LIMIT) -> Floa
 
 
 def value_mean(logits: Float[Array, "bins"], limit: float = LIMIT) -> Float[Array, ""]:
-    """The mean that `value_loss` teaches: that of the targets themselves."""
+    """The mean that cross-entropy to `value_two_hot` teaches: that of the targets themselves."""
     return _mean_of(logits, symexp(bins(logits.shape[-1], limit)))
-
-
-def value_loss(logits: Float[Array, "bins"], target: Float[Array, ""], limit: float = LIMIT) -> Float[Array, ""]:
-    """Cross-entropy of the target as `value_two_hot`."""
-    weights = jax.lax.stop_gradient(value_two_hot(target, logits.shape[-1], limit))
-    return -(weights * jax.nn.log_softmax(at_least_float32(logits))).sum()
 
 
 def _mean_of(logits: Float[Array, "bins"], support: Float[Array, "bins"]) -> Float[Array, ""]:
@@ -79,9 +75,10 @@ def _mean_of(logits: Float[Array, "bins"], support: Float[Array, "bins"]) -> Flo
 
     The outermost bins may lie at ±5e8: had each its own product, rounding alone could move the mean by one.
     """
-    weights = jax.nn.softmax(at_least_float32(logits))
+    wide = at_least_float32(logits)
+    weights = jnp.exp(wide - jax.lax.stop_gradient(wide.max()))
     half = support.shape[0] // 2
-    mean = ((weights[-half:] - weights[:half][::-1]) * support[-half:]).sum()
+    mean = ((weights[-half:] - weights[:half][::-1]) * support[-half:]).sum() / weights.sum()
     return jnp.where(jnp.isfinite(logits).all(), mean, jnp.nan)
 
 
@@ -104,10 +101,23 @@ def sample_straight_through(
 ) -> Float[Array, "latents classes"]:
     """One-hot samples whose gradient is that of the probabilities, by the inverse CDF of one uniform number per latent."""
     probs = jnp.exp(log_probs)
-    reached = jnp.cumsum(jax.lax.stop_gradient(probs), axis=-1)
-    index = jnp.minimum((reached <= drawn[:, None] * reached[:, -1:]).sum(axis=-1), log_probs.shape[-1] - 1)
-    hot = jax.nn.one_hot(index, log_probs.shape[-1])
-    return jax.lax.stop_gradient(hot - probs) + probs
+    classes = log_probs.shape[-1]
+    below = jnp.triu(jnp.ones((classes, classes), probs.dtype))
+    reached = jnp.matmul(jax.lax.stop_gradient(probs), below, precision=jax.lax.Precision.HIGHEST)
+    index = jnp.minimum((reached <= drawn[:, None] * reached[:, -1:]).sum(axis=-1), classes - 1)
+    hot = jax.nn.one_hot(index, classes, dtype=probs.dtype)
+    return _in_place_of(probs, jnp.where(jnp.isnan(reached[:, -1:]), jnp.nan, hot))
+
+
+@jax.custom_jvp
+def _in_place_of(_probs: Float[Array, "*axes"], hot: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+    """`hot`, with the gradient of the probabilities."""
+    return hot
+
+
+@_in_place_of.defjvp
+def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    return primals[1], tangents[0]
 
 
 def categorical_kl(p: Float[Array, "latents classes"], q: Float[Array, "latents classes"]) -> Float[Array, ""]:
@@ -127,9 +137,14 @@ class BoundedNormal(NamedTuple):
         mean, spread = jnp.split(at_least_float32(outputs), 2)
         return cls(jnp.tanh(mean), 0.9 * jax.nn.sigmoid(spread + 2.0) + 0.1)
 
-    def sample(self, key: Key[Array, ""]) -> Float[Array, "actions"]:
+    @staticmethod
+    def draw(key: Key[Array, ""], actions: int) -> Float[Array, "actions"]:
+        """The chance in a sample: a standard normal number per entry."""
+        return jax.random.normal(key, (actions,))
+
+    def sample(self, drawn: Float[Array, "actions"]) -> Float[Array, "actions"]:
         """Reparameterised, so dynamics gradients can pass."""
-        return self.mean + self.deviation * jax.random.normal(key, self.mean.shape)
+        return self.mean + self.deviation * drawn
 
     def mode(self) -> Float[Array, "actions"]:
         """The most likely action."""
@@ -155,9 +170,14 @@ class OneHotCategorical(NamedTuple):
         """From the actor's raw outputs."""
         return cls(unimix_log_probs(outputs))
 
-    def sample(self, key: Key[Array, ""]) -> Float[Array, "actions"]:
+    @staticmethod
+    def draw(key: Key[Array, ""], _actions: int) -> Float[Array, "1"]:
+        """The chance in a sample: one uniform number."""
+        return jax.random.uniform(key, (1,))
+
+    def sample(self, drawn: Float[Array, "1"]) -> Float[Array, "actions"]:
         """Straight-through."""
-        return sample_straight_through(jax.random.uniform(key, (1,)), self.log_probs[None])[0]
+        return sample_straight_through(drawn, self.log_probs[None])[0]
 
     def mode(self) -> Float[Array, "actions"]:
         """The most likely action."""

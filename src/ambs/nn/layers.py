@@ -49,12 +49,58 @@ class LayerNorm(eqx.Module):
 
     def __call__(self, x: Float[Array, "*axes features"]) -> Float[Array, "*axes features"]:
         """Apply."""
-        wide = at_least_float32(x)
-        centred = wide - wide.mean(axis=-1, keepdims=True)
-        normal = centred * jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-3)
-        lead = (1,) * (x.ndim - 1)
-        scaled = normal * at_least_float32(self.scale).reshape(*lead, -1)
-        return (scaled + at_least_float32(self.shift).reshape(*lead, -1)).astype(x.dtype)
+        return _scaled(_normal(x)[0], self.scale, self.shift).astype(x.dtype)
+
+    def silu(self, x: Float[Array, "*axes features"]) -> Float[Array, "*axes features"]:
+        """Apply, then SiLU."""
+        return _norm_silu(x, self.scale, self.shift)
+
+
+def _normal(x: Float[Array, "*axes features"]) -> tuple[Float[Array, "*axes features"], Float[Array, "*axes 1"]]:
+    """x brought to mean 0 and variance 1 along the last axis, and by what it was multiplied."""
+    wide = at_least_float32(x)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    factor = jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-3)
+    return centred * factor, factor
+
+
+def _scaled(
+    normal: Float[Array, "*axes features"], scale: Float[Array, "features"], shift: Float[Array, "features"]
+) -> Float[Array, "*axes features"]:
+    lead = (1,) * (normal.ndim - 1)
+    return normal * at_least_float32(scale).reshape(*lead, -1) + at_least_float32(shift).reshape(*lead, -1)
+
+
+@jax.custom_vjp
+def _norm_silu(
+    x: Float[Array, "*axes features"], scale: Float[Array, "features"], shift: Float[Array, "features"]
+) -> Float[Array, "*axes features"]:
+    """SiLU(LayerNorm(x)). For its gradient only x is kept: what else it takes is quicker computed again than read back."""
+    return jax.nn.silu(_scaled(_normal(x)[0], scale, shift)).astype(x.dtype)
+
+
+def _norm_silu_forward(x: Array, scale: Array, shift: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    return _norm_silu(x, scale, shift), (x, scale, shift)
+
+
+def _norm_silu_backward(kept: tuple[Array, Array, Array], grad: Array) -> tuple[Array, Array, Array]:
+    """With n the normalised x, r its factor and g the gradient of n: r·(g − mean g − n·mean(g·n))."""
+    x, scale, shift = kept
+    normal, factor = _normal(x)
+    y = _scaled(normal, scale, shift)
+    gate = jax.nn.sigmoid(y)
+    grad = at_least_float32(grad) * gate * (1 + y * (1 - gate))
+    inner = _scaled(grad, scale, jnp.zeros_like(shift))
+    inner_x = inner - inner.mean(axis=-1, keepdims=True) - normal * (inner * normal).mean(axis=-1, keepdims=True)
+    lead = tuple(range(x.ndim - 1))
+    return (
+        (factor * inner_x).astype(x.dtype),
+        (grad * normal).sum(axis=lead).astype(scale.dtype),
+        grad.sum(axis=lead).astype(shift.dtype),
+    )
+
+
+_norm_silu.defvjp(_norm_silu_forward, _norm_silu_backward)
 
 
 class Dense(eqx.Module):
@@ -69,7 +115,14 @@ class Dense(eqx.Module):
 
     def __call__(self, x: Float[Array, "inputs"]) -> Float[Array, "outputs"]:
         """Apply."""
-        return jax.nn.silu(self.norm(self.linear(x)))
+        return self.norm.silu(self.linear(x))
+
+
+def through(layers: tuple[Dense, ...], x: Float[Array, "inputs"]) -> Float[Array, "units"]:
+    """One layer after the other."""
+    for layer in layers:
+        x = layer(x)
+    return x
 
 
 class MLP(eqx.Module):
@@ -95,8 +148,14 @@ class MLP(eqx.Module):
 
     def __call__(self, x: Float[Array, "inputs"]) -> Float[Array, "outputs"]:
         """Apply."""
-        for layer in self.hidden:
-            x = layer(x)
+        return self.head(self.body(x))
+
+    def body(self, x: Float[Array, "inputs"]) -> Float[Array, "units"]:
+        """The hidden layers."""
+        return through(self.hidden, x)
+
+    def head(self, x: Float[Array, "units"]) -> Float[Array, "outputs"]:
+        """The output layer, if there is one."""
         return x if self.out is None else self.out(x)
 
 
@@ -137,12 +196,28 @@ class Conv(eqx.Module):
 
     def __call__(self, x: Float[Array, "height width inputs"]) -> Float[Array, "height2 width2 outputs"]:
         """Apply."""
-        names = ("NHWC", "HWIO", "NHWC")
-        batch = x[None].astype(self.weight.dtype)
+        x = x.astype(self.weight.dtype)
         if self.up:
-            y = jax.lax.conv_transpose(batch, self.weight, (2, 2), "SAME", dimension_numbers=names)[0]
+            y = _doubled(x, self.weight)
         else:
-            y = jax.lax.conv_general_dilated(batch, self.weight, (2, 2), "SAME", dimension_numbers=names)[0]
+            names = ("NHWC", "HWIO", "NHWC")
+            y = jax.lax.conv_general_dilated(x[None], self.weight, (2, 2), "SAME", dimension_numbers=names)[0]
         if self.norm is None:
             return y if self.bias is None else y + self.bias.reshape(1, 1, -1)
-        return jax.nn.silu(self.norm(y))
+        return self.norm.silu(y)
+
+
+def _doubled(
+    x: Float[Array, "height width inputs"], weight: Float[Array, "4 4 inputs outputs"]
+) -> Float[Array, "height2 width2 outputs"]:
+    """The transposed convolution of stride 2 as one matrix product: each 2×2 block of the result, seen from the corner in
+    its middle, depends on the 2×2 pixels of `x` around that corner."""
+    height, width, inputs = x.shape
+    outputs = weight.shape[-1]
+    padded = jnp.pad(x, ((1, 1), (1, 1), (0, 0)))
+    corners = [padded[i : i + height + 1, j : j + width + 1] for i in range(2) for j in range(2)]
+    # Axes of the kernel: pixel, place in the block (counted from the other end), for rows and for columns.
+    kernel = weight.reshape(2, 2, 2, 2, inputs, outputs)[:, ::-1, :, ::-1].transpose(0, 2, 4, 1, 3, 5)
+    blocks = jnp.concatenate(corners, axis=-1) @ kernel.reshape(4 * inputs, 4 * outputs)
+    blocks = blocks.reshape(height + 1, width + 1, 2, 2, outputs).transpose(0, 2, 1, 3, 4)
+    return blocks.reshape(2 * height + 2, 2 * width + 2, outputs)[1:-1, 1:-1]

@@ -37,26 +37,25 @@ def predict(model: WorldModel, windows: Sequence, key: Key[Array, ""]) -> LabelP
     """Label probabilities along windows `[windows, CONTEXT + T]`: with every observation, and from the context alone with
     the actions that were really taken."""
 
-    def one(window: Sequence, key: Key[Array, ""]) -> tuple[Array, Array]:
-        embeddings = jax.vmap(model.encoder)(window.observation)
-        seen = model.rssm.filter(
-            model.rssm.initial(), window.action, embeddings, window.is_first, stream(key, "filter")
-        ).latent
-        start = jax.tree.map(lambda leaf: leaf[CONTEXT - 1], seen)
-        actions = window.action[CONTEXT:]
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(windows.reward.shape[0]))
+    initial = jax.tree.map(lambda leaf: jnp.stack([leaf] * keys.shape[0]), model.rssm.initial())
+    embeddings = jax.vmap(jax.vmap(model.encoder))(windows.observation)
+    streams = jax.vmap(lambda key: stream(key, "filter"))(keys)
+    seen = model.rssm.filter(initial, windows.action, embeddings, windows.is_first, streams).latent
 
+    def imagine(start: Latent, actions: Float[Array, "time actions"], key: Key[Array, ""]) -> Latent:
         def advance(latent: Latent, item: tuple[Array, Int[Array, ""]]) -> tuple[Latent, Latent]:
             action, step = item
             drawn = model.rssm.draw(jax.random.fold_in(stream(key, "imagine"), step))
             after = model.rssm.imagine(latent, action, drawn)
             return after, after
 
-        _, later = jax.lax.scan(advance, start, (actions, jnp.arange(actions.shape[0])))
-        rest = jax.tree.map(lambda leaf: leaf[CONTEXT:], seen)
-        return jax.vmap(model.trace_labels)(rest), jax.vmap(model.trace_labels)(later)
+        return jax.lax.scan(advance, start, (actions, jnp.arange(actions.shape[0])))[1]
 
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(windows.reward.shape[0]))
-    filtered, imagined = jax.vmap(one)(windows, keys)
+    start = jax.tree.map(lambda leaf: leaf[:, CONTEXT - 1], seen)
+    later = jax.vmap(imagine)(start, windows.action[:, CONTEXT:], keys)
+    rest = jax.tree.map(lambda leaf: leaf[:, CONTEXT:], seen)
+    filtered, imagined = (jax.vmap(jax.vmap(model.trace_labels))(latent) for latent in (rest, later))
     return LabelProbs(filtered, imagined, model.true_trace_labels(windows.labels[:, CONTEXT:]))
 
 

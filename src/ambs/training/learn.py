@@ -4,14 +4,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
-from ambs.agent.update import Learned, update
+from ambs.agent.update import Learned, Metrics, finite, update
 from ambs.config import Config
 from ambs.streams import at, stream
 from ambs.world_model.loss import Sequence
 
-Metrics = dict[str, Float[Array, ""]]
 SKIPPED = "updates/skipped"
 
 
@@ -26,18 +25,22 @@ def learn(
         batch, number = item
         new, metrics = update(old, batch, at(stream(root, "update"), number), config=config, dtype=dtype)
         sound = finite(metrics)
-        kept: Learned = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, old)
-        return (kept, jnp.where(sound, 0, bad + 1)), (metrics, sound)
+        return (new, jnp.where(sound, 0, bad + 1)), (metrics, sound)
 
-    numbers = first + jnp.arange(batches.reward.shape[0])
-    (state, bad), (metrics, sound) = jax.lax.scan(one, (state, jnp.array(0)), (batches, numbers))
-    count = jnp.maximum(sound.sum(), 1)
-    means = {name: jnp.where(sound, value, 0.0).sum() / count for name, value in metrics.items()}
+    count = batches.reward.shape[0]
+    if count == 1:  # Without a loop: within one, XLA's convolutions take eight times as long on a CPU.
+        alone = jax.tree.map(lambda leaf: leaf[0], batches)
+        (state, bad), single = one((state, jnp.array(0)), (alone, first))
+        metrics, sound = jax.tree.map(lambda leaf: leaf[None], single)
+    else:
+        (state, bad), (metrics, sound) = jax.lax.scan(one, (state, jnp.array(0)), (batches, first + jnp.arange(count)))
+    kept = jnp.maximum(sound.sum(), 1)
+    means = {name: jnp.where(sound, value, 0.0).sum() / kept for name, value in metrics.items()}
     means[SKIPPED] = (~sound).sum().astype(jnp.float32)
     means["updates/bad_run"] = bad.astype(jnp.float32)
     return state, means
 
 
-def finite(metrics: Metrics) -> Bool[Array, ""]:
-    """Whether losses, gradient norms and all else an update reports are finite."""
-    return jnp.isfinite(jnp.stack(list(metrics.values()))).all()
+def updates_per_call(config: Config, *, images: bool) -> int:
+    """As configured; on a CPU one where there are images (`learn`)."""
+    return 1 if images and jax.default_backend() == "cpu" else config.training.updates_per_call

@@ -29,7 +29,7 @@ from ambs.training.accounting import Accounts
 from ambs.training.act import Carry, Player, act, initial_carry
 from ambs.training.calibrate import CONTEXT, calibrate, predict, quality, within_one_episode
 from ambs.training.interface import Interface, interface, survey
-from ambs.training.learn import SKIPPED, learn
+from ambs.training.learn import SKIPPED, learn, updates_per_call
 from ambs.world_model.loss import Sequence
 
 Row = dict[str, Any]
@@ -100,6 +100,7 @@ class Trainer:
         self.replay = Replay(self.row, training.capacity, place)
         self._act = compiled_act(config, config.shielded)
         self._learn = compiled_learn(config)
+        self.per_call = updates_per_call(config, images=self.interface.spec.observation.image > 0)
         self._labels = compiled_calibration(config)
         self._clock = (time.monotonic(), 0, 0)
 
@@ -151,16 +152,15 @@ class Trainer:
     def _learn_what_is_due(self) -> None:
         training = self.config.training
         played = self.accounts.agent_steps - training.prefill
-        per_call = training.updates_per_call
-        while math.floor(played * training.updates_per_step) >= self.updates + per_call:
+        while math.floor(played * training.updates_per_step) >= self.updates + self.per_call:
             if self.replay.kept < training.length:
                 return
             rng = np.random.default_rng([self.config.seed, _tag("replay"), self.updates])
-            place = self.replay.draw(rng, (per_call, training.batch), training.length)
+            place = self.replay.draw(rng, (self.per_call, training.batch), training.length)
             batches = self.replay.windows(*place, training.length)
             self.learned, metrics = self._learn(self.learned, batches, self.root, self.updates)
             self.pending.append(metrics)
-            self.updates += per_call
+            self.updates += self.per_call
             self._calibrate_if_due()
 
     def _calibrate_if_due(self) -> None:
@@ -183,10 +183,9 @@ class Trainer:
         for metrics in self.pending:
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             skipped, bad = int(values.pop(SKIPPED)), int(values.pop("updates/bad_run"))
-            calls = self.config.training.updates_per_call
             self.skipped += skipped
-            self.bad_run = self.bad_run + calls if bad == calls else bad
-            if skipped < calls:
+            self.bad_run = self.bad_run + self.per_call if bad == self.per_call else bad
+            if skipped < self.per_call:
                 for name, value in values.items():
                     total, count = self.sums.get(name, (0.0, 0))
                     self.sums[name] = (total + value, count + 1)

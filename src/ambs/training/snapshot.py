@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ambs.agent.networks import CRITICS
 from ambs.errors import UserError
 from ambs.training.arrays import flatten, restore
 from ambs.training.checkpoint import Checkpoint
@@ -44,6 +45,7 @@ def capture(trainer: Trainer) -> tuple[dict[str, Arrays], dict[str, Any], Mappin
         "label_quality": {name: None if value != value else value for name, value in trainer.label_quality.items()},
         "replay_rows": trainer.replay.count,
         "interface": trainer.interface.to_dict(),
+        "critics": list(CRITICS),
     }
     return groups, meta, pieces
 
@@ -70,6 +72,8 @@ def check_meta(checkpoint: Checkpoint) -> None:
         raise UserError(
             f"{checkpoint.path} is not the checkpoint of a training run: {wrong[0]} is missing or no such thing"
         )
+    if meta.get("critics") != list(CRITICS):
+        raise UserError(f"{checkpoint.path} was saved by another version of ambs, whose critics stood in another order")
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def world_model_loss(model: WorldModel, batch: Sequence, start: Latent, key: Key
     count = batch.reward.shape[0]
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count))
     embeddings = jax.vmap(jax.vmap(model.encoder))(batch.observation)
-    observed = jax.vmap(model.rssm.filter)(start, batch.action, embeddings, batch.is_first, keys)
+    observed = model.rssm.filter(start, batch.action, embeddings, batch.is_first, keys)
     terms, kl = jax.vmap(jax.vmap(lambda seen, item: _step_terms(model, seen, item)))(observed, batch)
     means = {name: term.mean() for name, term in terms.items()}
     config = model.config

@@ -59,7 +59,7 @@ class WorldModel(eqx.Module):
         keys = jax.random.split(key, 6)
         features = size.deter + size.latents * size.classes
         self.spec, self.config = spec, config
-        self.encoder = Encoder(spec.observation, size, key=keys[0])
+        self.encoder = Encoder(spec.observation, size, grades=config.grades, key=keys[0])
         self.rssm = RSSM(self.encoder.outputs, spec.actions, size, key=keys[1])
         self.decoder = Decoder(features, spec.observation, size, key=keys[2])
 

@@ -1,9 +1,10 @@
 """The recurrent state-space model (paper, Sec. 2.3): h_t = f(h_{t−1}, z_{t−1}, a_{t−1}), z_t ~ q(z | h_t, o_t), ẑ_t ~ p(ẑ | h_t).
 
-Written for one sequence; batches by `jax.vmap`.
+A step is written for one example, batches of them by `jax.vmap`; filtering for a batch of sequences.
 """
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Key
 from ambs.config import Size
 from ambs.nn.distributions import sample_straight_through, unimix_log_probs
 from ambs.nn.layers import GRU, MLP, Dense
+from ambs.nn.recurrent import recur
 
 
 class Latent(NamedTuple):
@@ -87,23 +89,25 @@ class RSSM(eqx.Module):
     def filter(
         self,
         start: Latent,
-        actions: Float[Array, "time actions"],
-        embeddings: Float[Array, "time embedding"],
-        is_first: Bool[Array, "time"],
-        key: Key[Array, ""],
+        actions: Float[Array, "batch time actions"],
+        embeddings: Float[Array, "batch time embedding"],
+        is_first: Bool[Array, "batch time"],
+        keys: Key[Array, "batch"],
     ) -> Observed:
-        """`observe` along a sequence: all fields with a leading time axis. What does not depend on memory is done for all
-        steps at once, outside the scan."""
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(actions.shape[0]))
-        fresh = self.initial()
+        """`observe` along sequences, from `start` `[batch]`; all fields of the result `[batch, time]`. What does not depend
+        on memory is done for all steps at once."""
+        steps = jnp.arange(actions.shape[1])
+        drawn = jax.vmap(lambda key: jax.vmap(lambda step: self.draw(jax.random.fold_in(key, step)))(steps))(keys)
+        inputs = (actions, jax.vmap(jax.vmap(self._look))(embeddings), is_first, drawn)
+        arrays, rest = eqx.partition((self, self.initial()), eqx.is_inexact_array)
 
-        def step(latent: Latent, inputs: tuple[Array, Array, Array, Array]) -> tuple[Latent, tuple[Latent, Array]]:
-            after, posterior = self._correct(fresh, latent, *inputs)
-            return after, (after, posterior)
+        def step(arrays: Any, latent: Latent, inputs: tuple[Array, Array, Array, Array]) -> tuple[Latent, Array]:
+            rssm, fresh = eqx.combine(arrays, rest)
+            return rssm._correct(fresh, latent, *inputs)
 
-        inputs = (actions, jax.vmap(self._look)(embeddings), is_first, jax.vmap(self.draw)(keys))
-        _, (latent, posterior) = jax.lax.scan(step, start, inputs)
-        return Observed(latent, posterior, jax.vmap(self._prior)(latent.deter))
+        by_time = partial(jax.tree.map, lambda leaf: jnp.swapaxes(leaf, 0, 1))
+        latent, posterior = by_time(recur(step, arrays, start, by_time(inputs)))
+        return Observed(latent, posterior, jax.vmap(jax.vmap(self._prior))(latent.deter))
 
     def _look(self, embedding: Float[Array, "embedding"]) -> Float[Array, "hidden"]:
         """What the posterior's first layer makes of an embedding, before it is added to what it makes of h."""
@@ -125,7 +129,7 @@ class RSSM(eqx.Module):
         first, out = self.posterior.hidden[0], self.posterior.out
         assert out is not None
         remembered = deter @ first.linear.weight[: deter.shape[0]]
-        outputs = out(jax.nn.silu(first.norm(remembered + seen)))
+        outputs = out(first.norm.silu(remembered + seen))
         posterior = unimix_log_probs(outputs.reshape(self.latents, self.classes))
         return Latent(deter, sample_straight_through(drawn, posterior).astype(deter.dtype)), posterior
 

@@ -17,6 +17,10 @@ Observation = dict[str, Shaped[Array, "..."]]
 """`image` `[size, size, 3]` uint8 and/or `vector` `[vector]` float."""
 
 
+REACH = 4.0
+"""Deviations to either side over which entries of a vector are graded."""
+
+
 class ObservationSpec(NamedTuple):
     """What is observed: image size in pixels (0: none) and length of the vector (0: none)."""
 
@@ -48,6 +52,12 @@ class ObservationSpec(NamedTuple):
             raise UserError(f"the image size must be a multiple of 16 pixels, got {self.image}")
 
 
+def graded(vector: Float[Array, "vector"], grades: int) -> Float[Array, "graded"]:
+    """How far each entry has got through each of so many equal steps from −REACH to REACH: 0 before it, 1 beyond."""
+    climbed = (vector[:, None] + REACH) * (grades / (2 * REACH)) - jnp.arange(grades)[None]
+    return jnp.clip(climbed, 0, 1).reshape(-1)
+
+
 class Encoder(eqx.Module):
     """Observation -> embedding."""
 
@@ -55,16 +65,17 @@ class Encoder(eqx.Module):
     mlp: MLP | None
     outputs: int = eqx.field(static=True)
     spec: ObservationSpec = eqx.field(static=True)
+    grades: int = eqx.field(static=True)
 
-    def __init__(self, spec: ObservationSpec, size: Size, *, key: Key[Array, ""]):
+    def __init__(self, spec: ObservationSpec, size: Size, *, grades: int = 0, key: Key[Array, ""]):
         spec.check()
-        self.spec = spec
+        self.spec, self.grades = spec, grades
         keys = jax.random.split(key, 5)
         channels = [3] + [size.cnn_depth * factor for factor in (1, 2, 4, 8)]
         stages = zip(channels[:-1], channels[1:], keys[:4], strict=True) if spec.image else ()
         self.convs = tuple(Conv(a, b, key=k) for a, b, k in stages)
         self.mlp = (
-            MLP(spec.vector + 1, None, layers=size.vector_layers, units=size.vector_units, key=keys[4])
+            MLP(spec.vector * (1 + grades) + 1, None, layers=size.vector_layers, units=size.vector_units, key=keys[4])
             if spec.vector
             else None
         )
@@ -81,7 +92,7 @@ class Encoder(eqx.Module):
         if self.mlp is not None:
             vector = self.spec.standardised(observation["vector"])
             # Beside a constant: alone, the first LayerNorm would keep the vector's direction and drop its length.
-            parts.append(self.mlp(jnp.append(vector, 1.0)))
+            parts.append(self.mlp(jnp.concatenate([vector, jnp.ones(1), graded(vector, self.grades)])))
         return jnp.concatenate(parts)
 
 

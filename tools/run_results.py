@@ -27,7 +27,9 @@ def main() -> None:
     options = parser.parse_args()
     keep(options.run, options.results, options.evaluation)
     runs = {path.parent.name: read_rows(path) for path in sorted(options.results.glob("*/episodes.jsonl"))}
-    draw({name.rsplit("-s", 1)[0]: rows for name, rows in runs.items()}, options.results / "curves.png")
+    methods = [name.rsplit("-s", 1)[0] for name in runs]
+    labels = methods if len(set(methods)) == len(methods) else list(runs)
+    draw(dict(zip(labels, runs.values(), strict=True)), options.results / "curves.png")
 
 
 def keep(run: Path, results: Path, evaluation: Path | None) -> None:
@@ -38,11 +40,13 @@ def keep(run: Path, results: Path, evaluation: Path | None) -> None:
     command = record["command"]
     if "--out" in command:  # A place on one machine is of no use on another.
         place = command.index("--out")
-        record = record | {"command": command[:place] + command[place + 2 :]}
+        command = command[:place] + command[place + 2 :]
+    record = record | {"command": [word for word in command if not word.startswith("--out=")]}
     (target / "config.json").write_text(json.dumps(record, indent=1) + "\n")
-    shutil.copy(run / "episodes.jsonl", target / "episodes.jsonl")
+    for name in ("episodes.jsonl", "status.json"):
+        shutil.copy(run / name, target / name)
     rows = read_rows(run / "metrics.jsonl")
-    kept = rows[:: -(-len(rows) // ROWS)]
+    kept = rows[:: -max(1, -(-len(rows) // ROWS))][::-1]
     (target / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
     if evaluation is not None:
         shutil.copy(evaluation, target / "evaluation.json")

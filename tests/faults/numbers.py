@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from ambs.agent.networks import CRITICS
 from ambs.training.agent import Agent, load
 
 BAD = (np.nan, np.inf, -np.inf)
@@ -47,7 +48,7 @@ def poison(agent: Agent, place: str, value: float, rng: np.random.Generator) -> 
         spoilt = put(getattr(agent._carry.latent, leaf), value, rng)
         agent._carry = agent._carry._replace(latent=agent._carry.latent._replace(**{leaf: spoilt}))
     elif place == "critics":
-        # Only the twins that the shield asks, the last two of the stack.
+        # Only the twins that the shield asks.
         where = lambda player: player.critics.mlp  # noqa: E731
         agent.player = eqx.tree_at(where, agent.player, spoil(where(agent.player), value, rng, critics=True))
     else:
@@ -61,7 +62,7 @@ def spoil(network: Any, value: float, rng: np.random.Generator, *, critics: bool
     leaves, structure = jax.tree.flatten(network)
     chosen = int(rng.integers(len(leaves)))
     leaf = np.array(leaves[chosen])
-    lead = (int(rng.integers(leaf.shape[0] - 2, leaf.shape[0])),) if critics else ()
+    lead = (CRITICS.index(str(rng.choice(["safety_a", "safety_b"]))),) if critics else ()
     leaf[lead] = put(leaf[lead], value, rng)
     leaves[chosen] = jax.numpy.asarray(leaf)
     return jax.tree.unflatten(structure, leaves)

@@ -95,6 +95,33 @@ def test_other_formats_are_inert_too(hostile, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["figure.png"]
 
 
+def test_notes_and_commands_cannot_break_out_of_markdown(tmp_path):
+    """The note beside the paper's figures names what was observed; a carriage return would end an indented block."""
+    script = "<script>alert(1)</script>"
+    command = ["ambs", "train\r\r<img src=x>"]
+    make_run(tmp_path, frames=1_000_000, config={"obs": script}, command=command)
+    lines = text_of(summarise([tmp_path]), "md").splitlines()
+    assert any("&lt;script&gt;" in line for line in lines)
+    assert not [line for line in lines if "<" in line and not line.startswith("    ")]
+
+
+def test_foreign_numbers_do_not_break_json(tmp_path):
+    run = make_run(tmp_path)
+    record = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(record | {"created": float("nan"), "device": float("inf")}))
+    assert json.loads(text_of(summarise([tmp_path]), "json"))["runs"]
+
+
+def test_settings_that_teach_nothing_make_no_group(tmp_path):
+    """A waiting time, and a weight that runs from before it was a setting had as well."""
+    for seed, more in enumerate(
+        ({}, {"training": {"frames": 20_000, "env_timeout": 9.0}}, {"model": {"label_scale": 1.0}})
+    ):
+        make_run(tmp_path, seed=seed, config=more)
+    (group,) = summarise([tmp_path])["environments"][0]["groups"]
+    assert group["label"] == "AMBS + COPT"
+
+
 def test_json_is_the_summary(hostile):
     assert json.loads(text_of(hostile, "json")) == json.loads(json.dumps(hostile))
 

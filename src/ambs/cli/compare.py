@@ -30,10 +30,11 @@ class Compare:
     def run(self) -> int:
         """Read, compare, print."""
         from ambs.report.summary import summarise
+        from ambs.training.files import finite
 
         summary = summarise(self.runs, curves=False)
         if self.json:
-            print(json.dumps(summary, allow_nan=False))
+            print(json.dumps(finite(summary), allow_nan=False))
         else:
             _print(summary)
         return 0

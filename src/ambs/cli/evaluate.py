@@ -28,7 +28,8 @@ class Evaluate:
     shield: Literal["on", "off", "paired"] = "on"
     """Whether the shield decides."""
     spec: str | None = None
-    """Ask more or less of the shield than in training, e.g. 'P>=0.9 [ G<=30 !hazard ]'; Ψ must be the run's own."""
+    """Ask more or less of the shield than in training, e.g. 'P>=0.9 [ G<=30 !hazard ]'; Ψ must be the run's own, and ε stays
+    the run's where it is below the new Δ."""
     labels: Literal["mode", "sample", "mean"] | None = None
     """What the shield takes from imagined label probabilities, if not as in training; `sample` heeds a model that is unsure."""
     policy: Literal["task", "backup", "random"] = "task"
@@ -109,6 +110,8 @@ class Evaluate:
                 raise UserError(f"this agent was trained for the formula {psi}, and cannot be held to {wanted.psi}")
             names = ("safety_level", "approximation_error", "horizon", "rolled")
             changes |= {name: getattr(wanted.shield, name) for name in names}
+            if config.shield.approximation_error < changes["safety_level"]:
+                changes["approximation_error"] = config.shield.approximation_error
         return changes
 
 

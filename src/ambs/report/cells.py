@@ -15,9 +15,8 @@ def number(value: float | None) -> str:
     """Four digits at most, thousands set apart; a dash for nothing."""
     if value is None:
         return "–"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    text = f"{value:.3g}" if abs(value) < 100 else f"{value:.1f}"
+    form = ",.0f" if abs(value) >= 999.95 else ".1f" if abs(value) >= 100 else ".3g"
+    text = f"{value:{form}}"
     return text.replace("-", "−")
 
 

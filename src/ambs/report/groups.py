@@ -13,9 +13,13 @@ SHIELDED = frozenset(("ambs", "penl", "plpg", "copt"))
 """Methods whose shield is on unless it was switched off."""
 INERT = frozenset(
     f"training.{name}"
-    for name in ("frames", "log_every", "checkpoint_every", "keep", "wandb", "max_skipped", "max_faults", "replay")
-) | {"seed", "env", "method"}
+    for name in (
+        "frames", "log_every", "checkpoint_every", "keep", "wandb", "max_skipped", "max_faults", "env_timeout", "replay",
+    )
+) | {"seed", "env", "method"}  # fmt: skip
 """Settings that do not change what is learnt, or are told apart elsewhere."""
+ONCE_ABSENT = {"model.label_scale": "1.0", "model.grades": "0"}
+"""What settings were before there was a choice: a run that does not have them was made so."""
 LONGEST = 3
 """A label names at most so many settings."""
 
@@ -66,7 +70,7 @@ def settings_that_differ(groups: list[Group]) -> dict[str, list[str]]:
     names = sorted({name for part in settings for run in part for name in run} - {"seed"})
     found = {}
     for name in names:
-        values = [sorted({run.get(name, "not set") for run in part}) for part in settings]
+        values = [sorted({run.get(name, ONCE_ABSENT.get(name, "not set")) for run in part}) for part in settings]
         if len({value for part in values for value in part}) > 1:
             found[name] = [", ".join(part) for part in values]
     return found
@@ -81,7 +85,7 @@ def _variants(env: str, method: str, runs: list[Run]) -> list[Group]:
     """One group per configuration; their labels tell where configurations differ."""
     configurations: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
-        settings = {name: value for name, value in flat(run.config).items() if name not in INERT}
+        settings = {name: value for name, value in (ONCE_ABSENT | flat(run.config)).items() if name not in INERT}
         configurations.setdefault(tuple(sorted(settings.items())), []).append(run)
     variants = [dict(settings) for settings in configurations]
     names = sorted({name for variant in variants for name in variant})

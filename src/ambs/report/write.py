@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ambs.report import tables
 from ambs.report.paper import SOURCE
-from ambs.training.files import write_atomic
+from ambs.training.files import finite, write_atomic
 
 Format = Literal["html", "md", "png", "csv", "json"]
 
@@ -37,7 +37,7 @@ def text_of(summary: dict[str, Any], format: str) -> str:  # noqa: A002
 
         return document(summary)
     if format == "json":
-        return json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(finite(summary), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return markdown(summary) if format == "md" else curves_csv(summary)
 
 
@@ -56,7 +56,7 @@ def markdown(summary: dict[str, Any]) -> str:
         lines += _table(tables.differences(part), "Settings that differ")
     lines += _table(tables.across(summary), "Across environments")
     lines += ["", *summary["coverage"].values(), "", "## Commands", ""]
-    lines += [f"    {run['command']}".replace("\n", " ") for run in summary["runs"]]
+    lines += [f"    {' '.join(run['command'].split())}" for run in summary["runs"]]
     return "\n".join(lines) + "\n"
 
 
@@ -87,7 +87,7 @@ def _table(found: tables.Table, title: str = "", note: str = "") -> list[str]:
     if not found.rows:
         return []
     lines = ["", f"### {title}", ""] if title else []
-    lines += [note, ""] if note else []
+    lines += [_plain(note), ""] if note else []
     lines += [_row(found.head), _row(["---"] * len(found.head)), *map(_row, found.rows)]
     return lines
 

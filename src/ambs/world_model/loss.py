@@ -47,14 +47,14 @@ def world_model_loss(model: WorldModel, batch: Sequence, start: Latent, key: Key
     terms, kl = jax.vmap(jax.vmap(lambda seen, item: _step_terms(model, seen, item)))(observed, batch)
     means = {name: term.mean() for name, term in terms.items()}
     config = model.config
-    scales = {
+    scales = dict.fromkeys(("image", "reward", "proceed"), 1.0) | {
         "dyn": config.dyn_scale,
         "rep": config.rep_scale,
         "vector": config.vector_scale,
         "labels": config.label_scale,
         "cost": config.label_scale,
     }
-    total = sum((scales.get(name, 1.0) * mean for name, mean in means.items()), jnp.zeros(()))
+    total = sum((scales[name] * mean for name, mean in means.items()), jnp.zeros(()))
     return Losses(total, means, kl.mean()), observed.latent
 
 

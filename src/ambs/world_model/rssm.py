@@ -126,7 +126,7 @@ class RSSM(eqx.Module):
         """The posterior latent and its log-probabilities."""
         latent = jax.tree.map(lambda new, old: jnp.where(is_first, new, old.astype(new.dtype)), fresh, latent)
         deter = self._advance(latent, jnp.where(is_first, 0.0, action))
-        first, out = self.posterior.hidden[0], self.posterior.out
+        (first,), out = self.posterior.hidden, self.posterior.out
         assert out is not None
         remembered = deter @ first.linear.weight[: deter.shape[0]]
         outputs = out(first.norm.silu(remembered + seen))

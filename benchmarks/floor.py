@@ -7,7 +7,8 @@ from typing import Any
 
 
 def operations(function: Callable[..., Any], *arguments: Any) -> float:
-    """Floating-point operations of all matrix products and convolutions in a call, those in loops as often as they run."""
+    """Floating-point operations of all matrix products and convolutions as they are written, those in scans as often as they
+    run (in other loops once); some the compiler finds to be the same, or to be of no use, and leaves out."""
     import jax
 
     return _count(jax.make_jaxpr(function)(*arguments).jaxpr)

@@ -44,7 +44,8 @@ def keep(run: Path, results: Path, evaluation: Path | None) -> None:
     record = record | {"command": [word for word in command if not word.startswith("--out=")]}
     (target / "config.json").write_text(json.dumps(record, indent=1) + "\n")
     for name in ("episodes.jsonl", "status.json"):
-        shutil.copy(run / name, target / name)
+        if (run / name).exists():
+            shutil.copy(run / name, target / name)
     rows = read_rows(run / "metrics.jsonl")
     kept = rows[:: -max(1, -(-len(rows) // ROWS))][::-1]
     (target / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))

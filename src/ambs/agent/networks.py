@@ -71,7 +71,8 @@ class Critics(eqx.Module):
     def only(self, *names: str) -> "Critics":
         """A stack of just these critics, which must stand side by side in the order of `CRITICS`."""
         first = CRITICS.index(names[0])
-        assert names == CRITICS[first : first + len(names)]
+        if names != CRITICS[first : first + len(names)]:
+            raise ValueError(f"{names} do not stand side by side")
         some = jax.tree.map(lambda leaf: leaf[first : first + len(names)], self.mlp)
         return eqx.tree_at(lambda critics: critics.mlp, self, some)
 

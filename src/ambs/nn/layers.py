@@ -53,7 +53,7 @@ class LayerNorm(eqx.Module):
 
     def silu(self, x: Float[Array, "*axes features"]) -> Float[Array, "*axes features"]:
         """Apply, then SiLU."""
-        return _norm_silu(x, self.scale, self.shift)
+        return _norm_silu(x, at_least_float32(self.scale), at_least_float32(self.shift))
 
 
 def _normal(x: Float[Array, "*axes features"]) -> tuple[Float[Array, "*axes features"], Float[Array, "*axes 1"]]:

@@ -19,9 +19,7 @@ Cell = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 def unrolled() -> int:
     """Steps to a turn of a loop: many where each turn costs launches, one on CPUs, where they would only cost compilation."""
-    import os
-
-    return int(os.environ.get("AMBS_UNROLL", 1 if jax.default_backend() == "cpu" else 16))
+    return 1 if jax.default_backend() == "cpu" else 16
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -38,7 +38,9 @@ def predict(model: WorldModel, windows: Sequence, key: Key[Array, ""]) -> LabelP
     the actions that were really taken."""
 
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(windows.reward.shape[0]))
-    initial = jax.tree.map(lambda leaf: jnp.stack([leaf] * keys.shape[0]), model.rssm.initial())
+    initial = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf[None], (keys.shape[0], *leaf.shape)), model.rssm.initial()
+    )
     embeddings = jax.vmap(jax.vmap(model.encoder))(windows.observation)
     streams = jax.vmap(lambda key: stream(key, "filter"))(keys)
     seen = model.rssm.filter(initial, windows.action, embeddings, windows.is_first, streams).latent

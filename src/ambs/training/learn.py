@@ -1,4 +1,4 @@
-"""Several updates as one compiled call; an update that is not finite is skipped and counted."""
+"""Several updates as one compiled call; one that is not finite, or its part that is not, is skipped, and counted."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def learn(
     state: Learned, batches: Sequence, root: Key[Array, ""], first: Int[Array, ""], *, config: Config, dtype: Any
 ) -> tuple[Learned, Metrics]:
     """One update per batch of `batches` `[updates, batch, time, …]`, numbered from `first`; metrics are means over the
-    finite ones, `updates/skipped` is their number less all, `updates/bad_run` how many in a row were skipped last."""
+    finite ones, `updates/skipped` is the number of the others, `updates/bad_run` how many in a row were skipped last."""
 
     def one(carry: tuple[Learned, Array], item: tuple[Sequence, Array]) -> tuple[tuple[Learned, Array], Any]:
         old, bad = carry

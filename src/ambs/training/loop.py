@@ -55,8 +55,6 @@ class Trainer:
 
     config: Config
     listener: Listener = field(default_factory=Listener)
-    known: Interface | None = None
-    """What an earlier start of this run found out about its environment; None: find out."""
 
     def __post_init__(self) -> None:
         self.envs = make_envs(self.config)
@@ -71,8 +69,8 @@ class Trainer:
         if not self.envs.can_save:
             raise UserError(f"{config.env} has no get_state and set_state: a run in it could not be saved")
         self.root = jax.random.key(config.seed)
-        self.interface: Interface = self.known or interface(self.envs, config)
-        if config.model.standardise and self.known is None:
+        self.interface: Interface = interface(self.envs, config)
+        if config.model.standardise:
             self.interface = survey(self.envs, self.interface, _seed(config.seed, "survey"))
         fresh = functools.partial(init, self.interface.spec, config, discrete=self.interface.discrete)
         # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
@@ -194,8 +192,8 @@ class Trainer:
         self.pending = []
         if self.bad_run > self.config.training.max_skipped:
             raise Diverged(
-                f"{self.bad_run} updates in a row had a non-finite loss or gradient and were skipped; the state from before "
-                "them is kept. Try a smaller learning rate (--model.learning-rate, --agent.learning-rate), and look at "
+                f"{self.bad_run} updates in a row had a non-finite loss or gradient and were skipped; what is kept is "
+                "finite. Try a smaller learning rate (--model.learning-rate, --agent.learning-rate), and look at "
                 "rewards and observations for values that are far out of range"
             )
 

@@ -15,10 +15,9 @@ from ambs.errors import DISK_FAILED, RunError, UserError
 from ambs.presets import from_dict, to_dict
 from ambs.training import checkpoint
 from ambs.training.files import reason
-from ambs.training.interface import Interface
 from ambs.training.loop import Diverged, Listener, Row, Trainer
 from ambs.training.run_folder import RunFolder
-from ambs.training.snapshot import capture, check_meta, fitting, reinstate
+from ambs.training.snapshot import capture, check_meta, reinstate
 from ambs.training.stopping import stopping
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
@@ -175,9 +174,7 @@ def reopen(
     try:
         found = checkpoint.load(folder.checkpoints)
         _refuse_finished(found, run, config)
-        with fitting(found):
-            known = Interface.from_dict(found.meta["interface"])
-        trainer = Trainer(config, known=known)
+        trainer = Trainer(config)
         reinstate(trainer, found)
         folder.check(found.meta["positions"])
         checkpoint.rewind(folder.checkpoints, found.step)

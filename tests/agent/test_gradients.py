@@ -216,8 +216,16 @@ def critic_loss(critics: Critics, index: int, base: Any) -> Any:
 def coded(world: World, behaviour: training.Behaviour, slow: Critics, patch: Any) -> dict[Any, Any]:
     """The same losses as the training step computes them, from one imagination for all; and what must teach nobody."""
     dreams = imagine(world.model, behaviour.actors, world.start, STEPS, fresh(7))
-    still = jax.tree.map(jax.lax.stop_gradient, dreams)
-    patch.setattr(training, "imagine", lambda _, actors, *__: dreams if actors is behaviour.actors else still)
+    sg = jax.lax.stop_gradient
+
+    def imagined_once(_: Any, actors: Actors, *__: Any) -> Any:
+        if actors is behaviour.actors:
+            return dreams
+        # Nothing in value; in gradient whatever the actors that were passed let through.
+        leak = sum(leaf.sum() - sg(leaf.sum()) for leaf in jax.tree.leaves(actors))
+        return jax.tree.map(lambda leaf: sg(leaf) + leak, dreams)
+
+    patch.setattr(training, "imagine", imagined_once)
     losses = {}
     for grad, method in VARIANTS:
         agent = AgentConfig(

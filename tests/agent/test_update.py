@@ -153,6 +153,16 @@ def test_several_updates_in_one_call_are_single_ones():
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     average = (found[0]["model/total"] + found[1]["model/total"]) / 2
     assert float(means["model/total"]) == pytest.approx(float(average), rel=1e-5)
+    # Broken critics: policies and critics stay as they are, the model, whose figures are finite, goes on.
+    broken = eqx.tree_at(
+        lambda s: s.behaviour.critics.mlp.out.bias, state, replace_fn=lambda bias: bias.at[0, 0].set(jnp.nan)
+    )
+    after, metrics = several(broken, one, jnp.array(2))
+    assert float(metrics["updates/skipped"]) == 1
+    for a, b in zip(jax.tree.leaves(after.behaviour), jax.tree.leaves(broken.behaviour), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any((a != b).any() for a, b in zip(jax.tree.leaves(after.model), jax.tree.leaves(state.model), strict=True))
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(after.model))
 
 
 def test_imagination_equals_manual_stepping():

@@ -120,7 +120,7 @@ def imagined(options: argparse.Namespace) -> tuple:
     model, actors = cast(rare, compute_dtype()), cast(fresh.behaviour.actors, compute_dtype())
     start = model.rssm.initial()
     state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (options.envs, *leaf.shape)), start)
-    return model.dynamics(), actors.task.act, actors.backup.act, psi, atoms, state
+    return model.moves(), actors.task.act, actors.backup.act, psi, atoms, state
 
 
 def timed(call, repeats: int) -> dict:

@@ -91,7 +91,7 @@ def imagined(world: World, actors: Actors, critics: Critics) -> dict[str, Any]:
     """All that depends on the actors by way of imagination; time first, then traces (and policies: task, backup)."""
     dreams = imagine(world.model, actors, world.start, STEPS, fresh(7))
     dream = jax.tree.map(lambda *both: jnp.stack(both, axis=1), *dreams)
-    over = lambda f: jax.vmap(jax.vmap(jax.vmap(f)))(dream.latent.features)  # noqa: E731
+    over = lambda f: jax.vmap(jax.vmap(jax.vmap(f)))(dream.features)  # noqa: E731
     value, slow = over(critics.values), jnp.clip(over(world.slow.values), 0, COST)
     cost, proceed = dream.cost, GAMMA * dream.proceed
     safe = 1 - cost[:, 0] / COST
@@ -112,7 +112,7 @@ def imagined(world: World, actors: Actors, critics: Critics) -> dict[str, Any]:
         "safety_b": twin(3),
     }
     return {
-        "features": dream.latent.features[:-1],
+        "features": dream.features[:-1],
         "action": dream.action,
         "returns": returns,
         "values": {"task": value[:-1, 0, :, 0], "penalty": value[:-1, 0, :, 1], "backup": value[:-1, 1, :, 4]},

@@ -70,14 +70,14 @@ class Exact(WorldModel):
         self.encoder = self.decoder = self.heads = None
         self.rssm, self.spec, self.config = Table(kernel), SPEC, CONFIG.model
 
-    def reward(self, latent):
-        return jnp.where(self.proceed(latent) > 0, -0.01, 1.0)
+    def reward(self, features):
+        return jnp.where(self.proceed(features) > 0, -0.01, 1.0)
 
-    def proceed(self, latent):
-        return latent.deter @ jnp.asarray(ON, jnp.float32)
+    def proceed(self, features):
+        return features[:CELLS] @ jnp.asarray(ON, jnp.float32)
 
-    def cost(self, latent):
-        return COST * latent.deter @ jnp.asarray(HAZARD, jnp.float32)
+    def cost(self, features):
+        return COST * features[:CELLS] @ jnp.asarray(HAZARD, jnp.float32)
 
 
 def at_cell(cell) -> Latent:

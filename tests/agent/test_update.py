@@ -178,7 +178,7 @@ def test_imagination_equals_manual_stepping():
     def manual(actor, latent, act_key, move_key):
         action = actor.act(act_key, latent)
         arrival = model.rssm.imagine(latent, action, model.rssm.draw(move_key))
-        return action, arrival, model.cost(arrival)
+        return action, arrival, model.cost(arrival.features)
 
     for index, (actor, dream) in enumerate(zip(actors, dreams, strict=True)):
         latent = initial
@@ -186,7 +186,7 @@ def test_imagination_equals_manual_stepping():
             keys = jax.random.split(fold(fresh(), step), (2, 2, 3))
             action, latent, cost = manual(actor, latent, keys[0, index, 1], keys[1, index, 1])
             np.testing.assert_allclose(dream.action[step, 1], action, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(dream.latent.deter[step + 1, 1], latent.deter, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(dream.features[step + 1, 1], latent.features, rtol=1e-4, atol=1e-5)
             assert dream.cost[step + 1, 1] == pytest.approx(float(cost), rel=1e-3)
 
 

@@ -59,9 +59,11 @@ def test_convolutions_halve_and_double():
     np.testing.assert_allclose(raw(image)[2, 3], np.einsum("hwi,hwio->o", patch, raw.weight), rtol=1e-4, atol=1e-5)
 
 
-def test_doubling_is_a_transposed_convolution():
-    up = Conv(5, 3, key=fresh(), up=True, plain=True)
-    image = jax.random.normal(jax.random.key(1), (1, 6, 4, 5))
+@pytest.mark.parametrize("inputs", [5, 16])
+def test_doubling_is_a_transposed_convolution(inputs):
+    """Both ways of it: pixels side by side, or their shares added up."""
+    up = Conv(inputs, 3, key=fresh(), up=True, plain=True)
+    image = jax.random.normal(jax.random.key(1), (1, 6, 4, inputs))
     reference = jax.lax.conv_transpose(image, up.weight, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     np.testing.assert_allclose(up(image[0]), reference[0], rtol=1e-4, atol=1e-5)
 

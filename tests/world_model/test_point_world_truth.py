@@ -58,7 +58,7 @@ def figures(model: WorldModel, data: Sequence) -> dict[str, float]:
             return after, SPEC.observation.natural(model.decoder(after.features)["vector"])[GOAL]
 
         _, dreamt = jax.lax.scan(advance, latent, (window.action[CONTEXT:], jnp.arange(AHEAD[-1])))
-        return dreamt, jax.vmap(model.label_probs)(seen)[:, 0, 0]
+        return dreamt, jax.vmap(model.label_probs)(seen.features)[:, 0, 0]
 
     length = CONTEXT + AHEAD[-1]
     errors, flagged, true = [], [], []

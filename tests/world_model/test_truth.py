@@ -119,7 +119,7 @@ def mean_error(model: WorldModel) -> float:
 def estimates(model: WorldModel, states: Any, actions: Any) -> Any:
     """The shield's μ̃ in each state, first action given."""
     parts = Parts(
-        rollout(model.dynamics(), HORIZON),
+        rollout(model.moves(), HORIZON),
         lambda key, _latent: jax.nn.one_hot(jax.random.categorical(key, jnp.log(jnp.asarray(ODDS))), 5),
         lambda _key, _latent: jnp.eye(5)[4],
         PSI,

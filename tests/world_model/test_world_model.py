@@ -96,15 +96,15 @@ def test_label_probabilities_and_cost_by_hand():
     latent = model.rssm.initial()
     logits = model.heads.labels(latent.features).reshape(2, 2)
     probs = 1 / (1 + np.exp(-(np.asarray(logits) - np.log(4.0))))
-    np.testing.assert_allclose(model.label_probs(latent), probs, rtol=1e-5)
+    np.testing.assert_allclose(model.label_probs(latent.features), probs, rtol=1e-5)
     holds = ((1 - probs[:, 0]) * (1 - probs[:, 1])).prod()
-    assert model.cost(latent) == pytest.approx(10 * (1 - holds), rel=1e-5)
+    assert model.cost(latent.features) == pytest.approx(10 * (1 - holds), rel=1e-5)
 
 
 def test_fresh_rewards_are_zero_and_two_hot_costs_too():
     model = make(cost_head="two_hot")
-    assert float(model.reward(model.rssm.initial())) == 0
-    assert float(model.cost(model.rssm.initial())) == 0
+    assert float(model.reward(model.rssm.initial().features)) == 0
+    assert float(model.cost(model.rssm.initial().features)) == 0
     assert model.heads.labels is None
 
 
@@ -181,15 +181,15 @@ def test_reconstruction_by_hand():
 def test_the_shield_runs_on_the_model_unchanged():
     """Latents, label probabilities and continue flags plug into the shield; imagination is manual stepping."""
     model = make()
-    dynamics = model.dynamics()
+    moves = model.moves()
     latent = model.rssm.initial()
     action = jnp.array([0.3, -0.3])
-    step = dynamics(fresh(), latent, action)
+    step = moves.read(moves.move(latent, action, moves.draw(fresh())))
     manual = model.rssm.imagine(latent, action, model.rssm.draw(fresh()))
     np.testing.assert_allclose(step.state.deter, manual.deter)
-    np.testing.assert_allclose(step.labels, model.label_probs(manual))
+    np.testing.assert_allclose(step.labels, model.label_probs(manual.features))
     config = ShieldConfig(horizon=5, traces=64)
-    parts = Parts(rollout(dynamics, 5), lambda _k, _s: action, lambda _k, _s: -action, PSI, ATOMS, config)
+    parts = Parts(rollout(moves, 5), lambda _k, _s: action, lambda _k, _s: -action, PSI, ATOMS, config)
     states = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), latent)
     decide = jax.jit(lambda key: shield(key, states, jnp.stack([action, action]), parts, jnp.zeros((2, 2), bool)))
     decision = decide(stream(0, "shield"))
@@ -217,3 +217,17 @@ def test_posterior_kl_is_what_is_reported():
         return jax.vmap(jax.vmap(categorical_kl))(observed.posterior, observed.prior).mean()
 
     assert losses.kl == pytest.approx(float(exact(model)), rel=1e-5)
+
+
+def test_rollouts_taken_apart_are_the_same():
+    """Chance drawn beforehand and labels read afterwards give the very traces that stepping gives."""
+    model = make()
+    moves = model.moves()
+
+    def whole(key, latent, action):
+        return moves.read(moves.move(latent, action, moves.draw(key)))
+
+    policy = lambda key, latent: jnp.tanh(latent.deter[:2] + jax.random.normal(key, (2,)))  # noqa: E731
+    apart, stepped = (rollout(d, 4)(fresh(), model.rssm.initial(), jnp.ones(2), policy) for d in (moves, whole))
+    for a, b in zip(jax.tree.leaves(apart), jax.tree.leaves(stepped), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

@@ -23,10 +23,10 @@ class Actors(NamedTuple):
 class Dream(NamedTuple):
     """Imagined traces of one policy.
 
-    latent and its predictions: s_0 … s_H, `[H + 1, traces, …]`; action: a_0 … a_{H−1}, `[H, traces, actions]`.
+    features and what is predicted from them: s_0 … s_H, `[H + 1, traces, …]`; action: a_0 … a_{H−1}, `[H, traces, actions]`.
     """
 
-    latent: Latent
+    features: Float[Array, "time_and_one traces features"]
     action: Float[Array, "time traces actions"]
     reward: Float[Array, "time_and_one traces"]
     cost: Float[Array, "time_and_one traces"]
@@ -50,29 +50,32 @@ def imagine(model: WorldModel, actors: Actors, start: Latent, steps: int, key: K
     chances = [jax.vmap(jax.vmap(actor.draw))(keys[:, 0, index]) for index, actor in enumerate(actors)]
     bodies = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(actor.mlp.hidden for actor in actors))
 
-    def advance(both: Latent, item: tuple[list[Array], Array]) -> tuple[Latent, list[tuple[Latent, Array]]]:
+    def advance(both: Latent, item: tuple[list[Array], Array]) -> tuple[Latent, list[tuple[Array, Array]]]:
         chances, moves = item
-        hidden = jax.vmap(jax.vmap(through, in_axes=(None, 0)))(bodies, both.features)
+        features = both.features
+        hidden = jax.vmap(jax.vmap(through, in_axes=(None, 0)))(bodies, features)
         actions = [
             jax.vmap(lambda inner, drawn, actor=actor: actor.decide(inner).sample(drawn))(inner, drawn)
             for actor, inner, drawn in zip(actors, hidden, chances, strict=True)
         ]
         following = jax.vmap(jax.vmap(model.rssm.imagine))(both, jnp.stack(actions), moves)
-        return following, [(_take(following, index), action) for index, action in enumerate(actions)]
+        return following, list(zip(features, actions, strict=True))
 
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), start)
-    _, traces = jax.lax.scan(advance, both, (chances, moves), unroll=unrolled())
+    last, traces = jax.lax.scan(advance, both, (chances, moves), unroll=unrolled())
 
-    def predict(later: Latent, action: Float[Array, "time traces actions"]) -> Dream:
-        latent = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, later)
-        reward, cost, proceed = (jax.vmap(jax.vmap(head))(latent) for head in (model.reward, model.cost, model.proceed))
-        return Dream(latent, action, reward, cost, jnp.clip(cost / model.spec.cost, 0, 1), proceed)
+    def predict(
+        last: Float[Array, "traces features"],
+        before: Float[Array, "time traces features"],
+        action: Float[Array, "time traces actions"],
+    ) -> Dream:
+        features = jnp.concatenate([before, last[None]])
+        reward, cost, proceed = (
+            jax.vmap(jax.vmap(head))(features) for head in (model.reward, model.cost, model.proceed)
+        )
+        return Dream(features, action, reward, cost, jnp.clip(cost / model.spec.cost, 0, 1), proceed)
 
-    return Dreams(*(predict(*trace) for trace in traces))
-
-
-def _take(both: Latent, index: int) -> Latent:
-    return jax.tree.map(lambda leaf: leaf[index], both)
+    return Dreams(*(predict(end, *trace) for end, trace in zip(last.features, traces, strict=True)))
 
 
 def _keys(key: Key[Array, ""], count: int) -> Key[Array, "2 2 traces"]:

@@ -175,7 +175,7 @@ def _behaviour_loss(
     frozen = jax.tree.map(sg, behaviour.critics)
 
     def values(critics: Critics, part: Dream) -> Float[Array, "time_and_one traces critics"]:
-        return jax.vmap(jax.vmap(critics.values))(part.latent.features)
+        return jax.vmap(jax.vmap(critics.values))(part.features)
 
     task_values = values(frozen.only(*ON_TASK), task)
     safe_values = values(frozen.only("backup"), task)[..., 0]
@@ -283,7 +283,7 @@ def _actor_loss(
     actor: Actor, dream: Dream, gain: Float[Array, "time traces"], weight: Float[Array, "time traces"], config: Config
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """−Σ w·(advantage·ln π + η·H[π]) (Eq. 6) or, by dynamics gradients, −Σ w·(advantage + η·H[π])."""
-    features = sg(dream.latent.features[:-1])
+    features = sg(dream.features[:-1])
     policy = jax.vmap(jax.vmap(actor))(features)
     entropy = jax.vmap(jax.vmap(lambda p: p.entropy()))(policy)
     if config.agent.actor_grad == "reinforce":
@@ -307,7 +307,7 @@ def _critic_loss(
     Logits are taken of all states, the last one too, though it has no return: so they are the very ones that gave the values,
     and are computed once.
     """
-    logits = jax.vmap(jax.vmap(critics.logits))(sg(dream.latent.features))[:-1]
+    logits = jax.vmap(jax.vmap(critics.logits))(sg(dream.features))[:-1]
 
     loss = jax.vmap(jax.vmap(partial(critics.losses, weight=regulariser)))
     losses = loss(logits, targets, anchors[:-1])

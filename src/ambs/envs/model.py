@@ -18,3 +18,15 @@ class Step(NamedTuple):
 
 Dynamics = Callable[[Key[Array, ""], Any, Any], Step]
 """(key, state, action) -> Step."""
+
+
+class Moves(NamedTuple):
+    """A model taken apart, so that only what has to wait for the step before does: chance is drawn for all steps beforehand,
+    labels are read off all states afterwards."""
+
+    draw: Callable[[Key[Array, ""]], Any]
+    """The chance in one step."""
+    move: Callable[[Any, Any, Any], Any]
+    """(state, action, chance) -> the next state."""
+    read: Callable[[Any], Step]
+    """What holds in a state."""

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from ambs.nn import kernels
 from ambs.nn.precision import at_least_float32
 
 
@@ -53,7 +54,8 @@ class LayerNorm(eqx.Module):
 
     def silu(self, x: Float[Array, "*axes features"]) -> Float[Array, "*axes features"]:
         """Apply, then SiLU."""
-        return _norm_silu(x, at_least_float32(self.scale), at_least_float32(self.shift))
+        apply = kernels.norm_silu if kernels.available() else _norm_silu
+        return apply(x, at_least_float32(self.scale), at_least_float32(self.shift))
 
 
 def _normal(x: Float[Array, "*axes features"]) -> tuple[Float[Array, "*axes features"], Float[Array, "*axes 1"]]:
@@ -211,13 +213,23 @@ def _doubled(
     x: Float[Array, "height width inputs"], weight: Float[Array, "4 4 inputs outputs"]
 ) -> Float[Array, "height2 width2 outputs"]:
     """The transposed convolution of stride 2 as one matrix product: each 2×2 block of the result, seen from the corner in
-    its middle, depends on the 2×2 pixels of `x` around that corner."""
+    its middle, depends on the 2×2 pixels of `x` around that corner.
+
+    Either those pixels are laid side by side before the product, or what each of them gives to its four blocks is added up
+    after it: whichever moves fewer numbers."""
     height, width, inputs = x.shape
     outputs = weight.shape[-1]
-    padded = jnp.pad(x, ((1, 1), (1, 1), (0, 0)))
-    corners = [padded[i : i + height + 1, j : j + width + 1] for i in range(2) for j in range(2)]
     # Axes of the kernel: pixel, place in the block (counted from the other end), for rows and for columns.
-    kernel = weight.reshape(2, 2, 2, 2, inputs, outputs)[:, ::-1, :, ::-1].transpose(0, 2, 4, 1, 3, 5)
-    blocks = jnp.concatenate(corners, axis=-1) @ kernel.reshape(4 * inputs, 4 * outputs)
+    kernel = weight.reshape(2, 2, 2, 2, inputs, outputs)[:, ::-1, :, ::-1]
+    if inputs <= 4 * outputs:
+        padded = jnp.pad(x, ((1, 1), (1, 1), (0, 0)))
+        corners = [padded[i : i + height + 1, j : j + width + 1] for i in range(2) for j in range(2)]
+        kernel = kernel.transpose(0, 2, 4, 1, 3, 5).reshape(4 * inputs, 4 * outputs)
+        blocks = jnp.concatenate(corners, axis=-1) @ kernel
+    else:
+        kernel = kernel.transpose(4, 0, 2, 1, 3, 5).reshape(inputs, 16 * outputs)
+        given = jnp.split(x @ kernel, 4, axis=-1)
+        shares = [jnp.pad(given[2 * i + j], ((1 - i, i), (1 - j, j), (0, 0))) for i in range(2) for j in range(2)]
+        blocks = shares[0] + shares[1] + shares[2] + shares[3]
     blocks = blocks.reshape(height + 1, width + 1, 2, 2, outputs).transpose(0, 2, 1, 3, 4)
     return blocks.reshape(2 * height + 2, 2 * width + 2, outputs)[1:-1, 1:-1]

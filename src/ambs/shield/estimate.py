@@ -6,15 +6,16 @@ state is: a latent of a world model, a cell of a grid, a snapshot of a simulator
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from ambs.envs.labels import violates
-from ambs.envs.model import Dynamics
+from ambs.envs.model import Dynamics, Moves
 from ambs.errors import UserError
+from ambs.nn.recurrent import unrolled
 from ambs.shield.config import ShieldConfig
 from ambs.spec.formula import Atoms, Formula
 from ambs.streams import stream
@@ -50,22 +51,42 @@ class Evidence(NamedTuple):
     """False if any non-finite value took part."""
 
 
-def rollout(dynamics: Dynamics, steps: int) -> RolloutFn:
-    """A `rollout_fn` of this many steps from the transition function of a model."""
+def rollout(dynamics: Dynamics | Moves, steps: int) -> RolloutFn:
+    """A `rollout_fn` of this many steps from the transition function of a model, whole or taken apart."""
 
     def play(key: Key[Array, ""], state: Any, first_action: Any, policy: Policy) -> Trace:
+        if isinstance(dynamics, Moves):
+            return _play_apart(dynamics, steps, key, state, first_action, policy)
+
         def advance(carry: tuple[Any, Any], step: Int[Array, ""]) -> tuple[tuple[Any, Any], Any]:
             state, action = carry
-            move_key, policy_key = (jax.random.fold_in(key, 2 * step + purpose) for purpose in (0, 1))
-            arrival = dynamics(move_key, state, action)
+            arrival = dynamics(_key(key, step, "move"), state, action)
             finite = all_finite((arrival.state, action))
-            next_action = policy(policy_key, arrival.state)
+            next_action = policy(_key(key, step, "policy"), arrival.state)
             return (arrival.state, next_action), (arrival.labels, arrival.continues, finite)
 
         carry, (labels, continues, finite) = jax.lax.scan(advance, (state, first_action), jnp.arange(steps))
         return Trace(labels, continues, finite, carry[0])
 
     return play
+
+
+def _play_apart(moves: Moves, steps: int, key: Key[Array, ""], state: Any, first_action: Any, policy: Policy) -> Trace:
+    drawn = jax.vmap(lambda step: moves.draw(_key(key, step, "move")))(jnp.arange(steps))
+
+    def advance(carry: tuple[Any, Any], item: tuple[Array, Any]) -> tuple[tuple[Any, Any], Any]:
+        (state, action), (step, chance) = carry, item
+        arrival = moves.move(state, action, chance)
+        return (arrival, policy(_key(key, step, "policy"), arrival)), (arrival, action)
+
+    items = (jnp.arange(steps), drawn)
+    (final, _), (states, actions) = jax.lax.scan(advance, (state, first_action), items, unroll=unrolled())
+    seen = jax.vmap(moves.read)(states)
+    return Trace(seen.labels, seen.continues, jax.vmap(all_finite)((states, actions)), final)
+
+
+def _key(key: Key[Array, ""], step: Int[Array, ""], purpose: Literal["move", "policy"]) -> Key[Array, ""]:
+    return jax.random.fold_in(key, 2 * step + (purpose == "policy"))
 
 
 def trace_keys(key: Key[Array, ""], envs: int, traces: Int[Array, "chunk"]) -> Key[Array, "envs chunk"]:

@@ -82,7 +82,7 @@ def act(
     actor = getattr(fast.actors, policy)
     proposed = jax.vmap(actor.act)(_keys(root, "policy", step, envs), latent)
     if labels_now is None:
-        known = jax.vmap(fast.model.trace_labels)(latent)[:, -1] >= player.thresholds[None]
+        known = jax.vmap(fast.model.trace_labels)(latent.features)[:, -1] >= player.thresholds[None]
     else:
         known = fast.model.true_trace_labels(labels_now[:, None])[:, 0]
     parts = shield_parts(fast, config)
@@ -140,7 +140,7 @@ def shield_parts(player: Player, config: Config) -> Parts:
     twins = player.critics.only("safety_a", "safety_b")
     critics: Callable[[Any], Any] = lambda latent: twins.values(latent.features)  # noqa: E731
     return Parts(
-        rollout_fn=rollout(player.model.dynamics(), config.shield.steps),
+        rollout_fn=rollout(player.model.moves(), config.shield.steps),
         policy=player.actors.task.act,
         backup=player.actors.backup.act,
         psi=psi,

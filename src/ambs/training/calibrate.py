@@ -57,7 +57,7 @@ def predict(model: WorldModel, windows: Sequence, key: Key[Array, ""]) -> LabelP
     start = jax.tree.map(lambda leaf: leaf[:, CONTEXT - 1], seen)
     later = jax.vmap(imagine)(start, windows.action[:, CONTEXT:], keys)
     rest = jax.tree.map(lambda leaf: leaf[:, CONTEXT:], seen)
-    filtered, imagined = (jax.vmap(jax.vmap(model.trace_labels))(latent) for latent in (rest, later))
+    filtered, imagined = (jax.vmap(jax.vmap(model.trace_labels))(latent.features) for latent in (rest, later))
     return LabelProbs(filtered, imagined, model.true_trace_labels(windows.labels[:, CONTEXT:]))
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from ambs.config import ModelConfig
 from ambs.envs.labels import violates
-from ambs.envs.model import Dynamics, Step
+from ambs.envs.model import Moves, Step
 from ambs.nn.distributions import two_hot_mean
 from ambs.nn.layers import MLP
 from ambs.nn.precision import at_least_float32
@@ -74,33 +74,33 @@ class WorldModel(eqx.Module):
             cost=None if by_labels else head(size.bins, 5, 0.0),
         )
 
-    def reward(self, latent: Latent) -> Float[Array, ""]:
+    def reward(self, features: Float[Array, "features"]) -> Float[Array, ""]:
         """r̂ on arriving here."""
-        return two_hot_mean(self.heads.reward(latent.features), self.config.widths.bin_limit)
+        return two_hot_mean(self.heads.reward(features), self.config.widths.bin_limit)
 
-    def proceed(self, latent: Latent) -> Float[Array, ""]:
+    def proceed(self, features: Float[Array, "features"]) -> Float[Array, ""]:
         """Probability that the episode goes on after this state."""
-        return _chance(at_least_float32(self.heads.proceed(latent.features)[0]))
+        return _chance(at_least_float32(self.heads.proceed(features)[0]))
 
-    def label_probs(self, latent: Latent) -> Float[Array, "frames atoms"]:
+    def label_probs(self, features: Float[Array, "features"]) -> Float[Array, "frames atoms"]:
         """Probability of each atom in each frame of the step that led here, with the positive-class weight undone."""
         assert self.heads.labels is not None
-        logits = at_least_float32(self.heads.labels(latent.features)) - jnp.log(self.config.positive_weight)
+        logits = at_least_float32(self.heads.labels(features)) - jnp.log(self.config.positive_weight)
         return _chance(logits.reshape(self.spec.frames, len(self.spec.atoms)))
 
-    def cost(self, latent: Latent) -> Float[Array, ""]:
+    def cost(self, features: Float[Array, "features"]) -> Float[Array, ""]:
         """ĉ of arriving here: C·P(¬Ψ in any frame), exact and differentiable; or the two-hot mean."""
         if self.heads.cost is not None:
-            return two_hot_mean(self.heads.cost(latent.features), self.config.widths.bin_limit)
-        holds = self.spec.psi.probability(self.label_probs(latent), self.spec.atoms)
+            return two_hot_mean(self.heads.cost(features), self.config.widths.bin_limit)
+        holds = self.spec.psi.probability(self.label_probs(features), self.spec.atoms)
         return self.spec.cost * (1 - holds.prod())
 
-    def trace_labels(self, latent: Latent) -> Float[Array, "frames atoms"]:
+    def trace_labels(self, features: Float[Array, "features"]) -> Float[Array, "frames atoms"]:
         """Label probabilities as a trace carries them; a two-hot cost head has one frame and one label, `violation`, of
         probability ĉ/C (`trace_formula`)."""
         if self.heads.labels is not None:
-            return self.label_probs(latent)
-        return jnp.clip(self.cost(latent) / self.spec.cost, 0, 1).reshape(1, 1)
+            return self.label_probs(features)
+        return jnp.clip(self.cost(features) / self.spec.cost, 0, 1).reshape(1, 1)
 
     def trace_formula(self) -> tuple[Formula, Atoms]:
         """Ψ over the labels of a trace."""
@@ -117,14 +117,14 @@ class WorldModel(eqx.Module):
             return labels
         return violates(self.spec.psi, self.spec.atoms, labels)[..., None, None]
 
-    def dynamics(self) -> Dynamics:
-        """The model as the shield's transition function: (key, Latent, action) -> Step."""
+    def moves(self) -> Moves:
+        """The model as the shield rolls it out."""
 
-        def step(key: Key[Array, ""], latent: Latent, action: Float[Array, "actions"]) -> Step:
-            arrival = self.rssm.imagine(latent, action, self.rssm.draw(key))
-            return Step(arrival, self.trace_labels(arrival), self.proceed(arrival))
+        def read(latent: Latent) -> Step:
+            features = latent.features
+            return Step(latent, self.trace_labels(features), self.proceed(features))
 
-        return step
+        return Moves(self.rssm.draw, self.rssm.imagine, read)
 
     def encode(
         self,

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ambs.children import Child, launch, stop
 from ambs.errors import UserError
 from ambs.training.files import write_atomic
 from ambs.training.run_folder import RunFolder, read_rows
@@ -22,37 +22,11 @@ LEAST_VIOLATIONS, LARGEST_SHARE, LEAST_RETURN = 5.0, 1 / 3, 0.9
 no less than this share of the return."""
 
 
-@dataclass
-class Child:
-    """A run in a process of its own."""
-
-    method: str
-    process: subprocess.Popen
-    home: Path
-    log: Path
-
-    @property
-    def run(self) -> Path | None:
-        """Its run folder, as soon as there is one."""
-        return next((path.parent for path in self.home.glob("*/config.json")), None)
-
-    def status(self) -> dict[str, Any]:
-        """What its status file says; empty before there is one."""
-        run = self.run
-        return {} if run is None else RunFolder.open(run).read_status()
-
-
-def launch(method: str, seed: int, out: Path, extra: list[str]) -> Child:
+def start(method: str, seed: int, out: Path, extra: list[str]) -> Child:
     """Start training one agent."""
     home = out / method
-    home.mkdir(parents=True)
-    log = home / "output.txt"
-    command = [sys.executable, "-m", "ambs", "train", "--preset", "quickstart", "--method", method]
-    command += ["--seed", str(seed), "--out", str(home), "--device", "cpu", *extra]
-    with log.open("wb") as file:
-        # A session of its own: a terminal's Ctrl-C is for the parent, which then asks each child, once, to save and end.
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
-    return Child(method, process, home, log)
+    words = ["train", "--preset", "quickstart", "--method", method, "--seed", str(seed), "--out", str(home)]
+    return launch(method, [*words, "--device", "cpu", *extra], home)
 
 
 def wait(children: list[Child], on_progress: Callable[[str, dict[str, Any]], None]) -> None:
@@ -60,24 +34,14 @@ def wait(children: list[Child], on_progress: Callable[[str, dict[str, Any]], Non
     while True:
         codes = [child.process.poll() for child in children]
         for child in children:
-            on_progress(child.method, child.status())
+            on_progress(child.name, child.status())
         for child, code in zip(children, codes, strict=True):
             if code not in (None, 0):
                 stop(children)
-                last = child.log.read_text(errors="replace").strip().splitlines()[-3:]
-                raise UserError(f"training {child.method} ended with code {code}: {' / '.join(last)}; see {child.log}")
+                raise UserError(f"training {child.name} ended with code {code}: {child.last_words()}; see {child.log}")
         if None not in codes:
             return
         time.sleep(0.5)
-
-
-def stop(children: list[Child]) -> None:
-    """Ask all that are still running to write a checkpoint and end."""
-    for child in children:
-        if child.process.poll() is None:
-            child.process.terminate()
-    for child in children:
-        child.process.wait()
 
 
 def last_quarter(run: Path) -> dict[str, float]:

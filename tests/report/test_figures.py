@@ -156,13 +156,14 @@ def test_ours_stands_beside_the_paper_at_its_frames_only(tmp_path):
         make_run(tmp_path, method="copt", seed=seed, frames=1_000_000)
     make_run(tmp_path, method="penl", frames=400_000)
     groups = group_runs(read_runs([tmp_path])[0])["PointGoal1-v0"]
-    rows = {row["method"]: row for row in beside_the_paper("PointGoal1-v0", groups)}
+    rows = {row["method"]: row for row in beside_the_paper(groups)}
     assert rows["copt"]["ours"]["seeds"] == 2
     assert 1000 < rows["copt"]["ours"]["violations"]["mean"] < 20_000
     assert (rows["penl"]["ours"], rows["penl"]["why"]) == (None, "reached 400,000 frames")
     assert rows["lag"]["why"] == "no run of this method"
     assert {row["frames"] for row in rows.values()} == {1_000_000}
-    assert beside_the_paper("PointWorld-v0", groups) == []
+    assert {row["frames"] for row in beside_the_paper(groups, 10_000_000)} == {10_000_000}
+    assert beside_the_paper(groups, 1600) == beside_the_paper([]) == []
 
 
 def test_needed_alpha(tmp_path):
@@ -178,4 +179,15 @@ def test_across_environments(tmp_path):
         for seed in (0, 1):
             make_run(tmp_path, env=env, seed=seed)
     rows = summarise([tmp_path], curves=False)["across"]
-    assert {(row["label"], row["environments"], row["runs"]) for row in rows} == {("AMBS + COPT", 2, 4)}
+    assert {(row["label"], *row["environments"], row["runs"]) for row in rows} == {("AMBS + COPT", "A-v0", "B-v0", 4)}
+
+
+def test_other_settings_are_not_pooled_across_environments(tmp_path):
+    """Within one environment the label need not tell the horizon; across two it is another experiment."""
+    shield = {"approximation_error": 0.09, "traces": 512}
+    make_run(tmp_path, env="A-v0", config={"shield": shield | {"horizon": 30}})
+    make_run(tmp_path, env="B-v0", config={"shield": shield | {"horizon": 3}})
+    assert summarise([tmp_path], curves=False)["across"] == []
+    make_run(tmp_path, env="B-v0", config={"shield": shield | {"horizon": 30}})
+    rows = summarise([tmp_path], curves=False)["across"]
+    assert {(row["label"], row["runs"]) for row in rows} == {("AMBS + COPT (shield.horizon=30)", 2)}

@@ -20,6 +20,7 @@ from ambs.cli.guarantee import Guarantee
 from ambs.cli.play import Play
 from ambs.cli.quickstart import Quickstart
 from ambs.cli.report import Report
+from ambs.cli.reproduce import Reproduce
 from ambs.cli.train import WHAT, Resume, parse_train
 from ambs.cli.verify import Verify
 from ambs.errors import RunError, UserError
@@ -42,6 +43,7 @@ Verb = (
     | Annotated[Play, tyro.conf.subcommand("play")]
     | Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
     | Annotated[_Train, tyro.conf.subcommand("train", description=WHAT)]
     | Annotated[Verify, tyro.conf.subcommand("verify")]

@@ -33,8 +33,9 @@ class Quickstart:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+        from ambs.children import stop
         from ambs.errors import UserError
-        from ambs.quickstart import SHIELDED, UNSHIELDED, compare, launch, stop, wait
+        from ambs.quickstart import SHIELDED, UNSHIELDED, compare, start, wait
 
         if self.seed < 0 or self.episodes < 2:
             raise UserError("--seed must be at least 0 and --episodes at least 2")
@@ -45,7 +46,7 @@ class Quickstart:
             f"Training two agents on point_world, side by side, into {out}; the first minute goes into compiling."
         )
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        children = [launch(method, self.seed, out, extra) for method in (UNSHIELDED, SHIELDED)]
+        children = [start(method, self.seed, out, extra) for method in (UNSHIELDED, SHIELDED)]
         columns = (
             TextColumn("{task.description:<20}"),
             BarColumn(),
@@ -55,8 +56,7 @@ class Quickstart:
         try:
             with Progress(*columns, console=console) as bars:
                 tasks = {
-                    child.method: bars.add_task(_NAMES[child.method], facts="compiling", total=None)
-                    for child in children
+                    child.name: bars.add_task(_NAMES[child.name], facts="compiling", total=None) for child in children
                 }
                 shown = dict.fromkeys(tasks, 0)
 
@@ -78,9 +78,9 @@ class Quickstart:
                 if child.process.returncode == STOPPED and child.run is not None:
                     console.print(f"Stopped and saved; go on with:  ambs resume {child.run}", soft_wrap=True)
                 elif child.process.returncode != 0:
-                    console.print(f"{child.method} was stopped before there was anything to save; see {child.log}")
+                    console.print(f"{child.name} was stopped before there was anything to save; see {child.log}")
             return STOPPED
-        runs = {child.method: child.run for child in children if child.run is not None}
+        runs = {child.name: child.run for child in children if child.run is not None}
         console.print("Evaluating both in the same unseen worlds …")
         _print(console, compare(runs, out, self.seed, self.episodes), runs[SHIELDED])
         return 0

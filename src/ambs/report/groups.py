@@ -35,6 +35,8 @@ class Group:
     """One per seed, in order of seed."""
     doubles: list[Run]
     """Runs that repeat a seed and so add no evidence; left out of all figures."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """All settings that could matter: groups of two environments with the same ones are one experiment in both."""
 
 
 def group_runs(runs: list[Run]) -> dict[str, list[Group]]:
@@ -94,7 +96,7 @@ def _variants(env: str, method: str, runs: list[Run]) -> list[Group]:
     for number, (variant, members) in enumerate(zip(variants, configurations.values(), strict=True), start=1):
         kept, doubles = _one_per_seed(members)
         label = NAMES.get(method, method) + _suffix(method, variant, differing, number)
-        groups.append(Group(env, method, label, kept, doubles))
+        groups.append(Group(env, method, label, kept, doubles, tuple(sorted(variant.items()))))
     return groups
 
 

@@ -37,14 +37,15 @@ TABLE_1 = {
 }  # fmt: skip
 
 
-def beside_the_paper(env: str, groups: list[Group]) -> list[dict[str, Any]]:
-    """Rows of Table 1 for this environment with our figures at the same number of frames, where runs reached it.
+def beside_the_paper(groups: list[Group], length: int | None = None) -> list[dict[str, Any]]:
+    """Rows of Table 1 for these groups' environment with our figures at the same number of frames, where runs reached it.
 
-    The paper's longer runs are shown only beside runs of ours that went at least half as far.
+    The paper's longer runs are shown only beside runs of ours that went at least half as far, or if they are asked for:
+    `length` leaves all others out.
     """
-    name = re.sub(r"-v\d+$", "", env)
+    name = re.sub(r"-v\d+$", "", groups[0].env) if groups else ""
     furthest = max((run.frames for group in groups for run in group.runs), default=0)
-    lengths = sorted(frames for task, frames in TABLE_1 if task == name)
+    lengths = sorted(frames for task, frames in TABLE_1 if task == name and length in (None, frames))
     return [
         _row(frames, method, cell, group)
         for frames in lengths

@@ -1,9 +1,8 @@
 """Everything a report shows, as one plain object; every format is a view of it."""
 
 import shlex
-from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,35 +20,50 @@ from ambs.training.files import utc_now
 FORMAT = 1
 
 
+class Part(NamedTuple):
+    """Runs that are shown together: one environment, and a heading for it."""
+
+    title: str
+    groups: list[Group]
+    length: int | None = None
+    """Only the paper's figures at so many frames belong beside them; None: all that were reached."""
+
+
 def summarise(paths: list[Path], curves: bool = True) -> dict[str, Any]:
     """Read the runs at these paths and work out what they show."""
     runs, notes = read_runs(paths)
-    grouped = group_runs(runs)
-    environments = [_environment(env, groups, colours(grouped), curves) for env, groups in grouped.items()]
+    return assemble([Part(env, groups) for env, groups in group_runs(runs).items()], notes, curves)
+
+
+def assemble(parts: list[Part], notes: list[str], curves: bool = True) -> dict[str, Any]:
+    """Everything that a report of these parts shows."""
+    colour = colours({part.title: part.groups for part in parts})
+    environments = [_environment(part, colour, curves) for part in parts]
     return {
         "format": FORMAT,
         "ambs": ambs.__version__,
         "created": utc_now().isoformat(),
         "notes": notes,
         "environments": environments,
-        "across": _across(environments),
+        "across": _across(parts, environments),
         "coverage": {str(n): sentence(n) for n in sorted(_sizes(environments)) if n > 1},
         "runs": [
             _run(run, group, takes_part(run, environment["frames"]))
-            for environment, groups in zip(environments, grouped.values(), strict=True)
-            for group in groups
+            for environment, part in zip(environments, parts, strict=True)
+            for group in part.groups
             for run in (*group.runs, *group.doubles)
         ],
     }
 
 
-def _environment(env: str, groups: list[Group], colour: dict[str, int], curves: bool) -> dict[str, Any]:
+def _environment(part: Part, colour: dict[str, int], curves: bool) -> dict[str, Any]:
+    groups = part.groups
     frames = compared_frames(groups)
     outcomes = [group_outcomes(group, frames) for group in groups]
     upto = common_frames([run for group in groups for run in group.runs])
     at = grid(upto) if upto else np.zeros(0)
     return {
-        "env": env,
+        "env": part.title,
         "frames": frames,
         "groups": [
             {
@@ -63,7 +77,7 @@ def _environment(env: str, groups: list[Group], colour: dict[str, int], curves: 
         ],
         "left_out": _left_out(groups, frames),
         "comparisons": comparisons([group.label for group in groups], outcomes),
-        "paper": beside_the_paper(env, groups),
+        "paper": beside_the_paper(groups, part.length),
         "differences": settings_that_differ(groups),
         "x": [round(float(value)) for value in at],
         "panels": draw_panels(groups, at) if curves and upto else [],
@@ -85,23 +99,27 @@ def _left_out(groups: list[Group], frames: int) -> list[str]:
     ]
 
 
-def _across(environments: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per label that occurs in several environments: IQM over all of them, environments being the strata.
+def _across(parts: list[Part], environments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per experiment that was made in several environments: IQM over all of them, environments being the strata.
 
-    Only of quantities that have the same scale everywhere.
+    An experiment is a method with its settings. Only quantities that have the same scale everywhere are shown.
     """
-    shared = Counter(group["label"] for part in environments for group in part["groups"] if group["outcomes"])
+    experiments: dict[Any, list[tuple[str, dict[str, Any]]]] = {}
+    for part, environment in zip(parts, environments, strict=True):
+        for group, shown in zip(part.groups, environment["groups"], strict=True):
+            experiments.setdefault((group.method, group.settings), []).append((part.title, shown))
     found = []
-    for label in [label for label, count in shared.items() if count > 1]:
-        groups = [group for part in environments for group in part["groups"] if group["label"] == label]
+    for members in experiments.values():
         for outcome in OUTCOMES:
-            strata = [np.array(g["outcomes"][outcome.key]["values"]) for g in groups if outcome.key in g["outcomes"]]
+            known = [(title, shown) for title, shown in members if outcome.key in shown["outcomes"]]
+            strata = [np.array(shown["outcomes"][outcome.key]["values"]) for _, shown in known]
             if outcome.key in ("violations_per_1000", "override_rate") and len(strata) > 1:
                 found.append(
                     {
-                        "label": label,
+                        # The label that says most: it may tell settings apart that differ in one environment only.
+                        "label": max((shown["label"] for _, shown in known), key=len),
                         "title": outcome.title,
-                        "environments": len(strata),
+                        "environments": [title for title, _ in known],
                         "runs": sum(part.size for part in strata),
                         "iqm": as_json(iqm_interval(strata)),
                     }

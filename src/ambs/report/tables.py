@@ -81,7 +81,7 @@ def across(summary: dict[str, Any]) -> Table:
     """IQM over several environments."""
     head = ["method", "outcome", "environments", "runs", "IQM [95 % stratified bootstrap]"]
     rows = [
-        [row["label"], row["title"], str(row["environments"]), str(row["runs"]), cells.interval(row["iqm"])]
+        [row["label"], row["title"], ", ".join(row["environments"]), str(row["runs"]), cells.interval(row["iqm"])]
         for row in summary["across"]
     ]
     return Table(head, rows)

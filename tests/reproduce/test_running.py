@@ -1,0 +1,171 @@
+"""Running a grid: what is there is found, skipped or resumed; what is stopped loses nothing."""
+
+import functools
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ambs.cli.main import main
+from ambs.reproduce import running
+from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
+from ambs.reproduce.render import render, show
+from ambs.reproduce.running import Plan, run_all
+from ambs.reproduce.there import look, wanted
+from ambs.training.run_folder import RunFolder
+from tests.report.synthetic import make_run
+
+ROOT = Path(__file__).parents[2]
+HOST = (sys.executable, "-m", "tests.reproduce.host")
+FAKE = (sys.executable, "-m", "tests.reproduce.fake")
+TINY, SMALL = SCALES["tiny"], SCALES["small"]
+
+
+@pytest.fixture
+def grid(monkeypatch):
+    """Runs of the tiny grid, and children that find the tests."""
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
+    return cells(panels(COMPARISONS["figure4"], TINY, methods=("penl", "copt")), 2)
+
+
+def make(out, cell, scale=SMALL, **more):
+    """A run of a cell, where reproduce would look for it; frames and settings are the cell's own."""
+    config = wanted(cell, scale)
+    given = {"frames": cell.panel.frames, "config": config, "env": cell.panel.task, "method": cell.variant.method}
+    return make_run(out / cell.folder, **(given | {"seed": cell.seed, "wanted": cell.panel.frames} | more))
+
+
+def call(*words) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    return stop.value.code
+
+
+def test_a_grid_runs_through(grid, tmp_path, monkeypatch, capsys):
+    """Two runs of PointWorld: one finishes, one is killed; the same command again skips the first and resumes the second."""
+    monkeypatch.setattr(running, "Plan", functools.partial(Plan, program=HOST))
+    monkeypatch.setenv("AMBS_DIES", "pointworld-long")
+    words = ("reproduce", "table1", "--scale", "tiny", "--methods", "copt", "--device", "cpu", "--out", tmp_path)
+    assert call(*words) == 75
+    assert "1 of 2 runs are finished" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.glob("table1.*")} == {"table1.png", "table1.md", "table1.html"}
+    (done,) = tmp_path.glob("pointworld/copt-s0/*/config.json")
+    (killed,) = tmp_path.glob("pointworld-long/copt-s0/*/config.json")
+    before = (done.parent / "status.json").read_bytes(), done.stat().st_mtime_ns
+    assert RunFolder.open(killed.parent).read_status()["state"] == "running"
+
+    assert call(*words, "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert "broken at" in told
+    assert "resume" in told
+    assert "this grid's own runs" in told
+
+    assert call(*words) == 0
+    assert "2 of 2 runs are finished" in capsys.readouterr().out
+    assert ((done.parent / "status.json").read_bytes(), done.stat().st_mtime_ns) == before
+    assert [path.parent for path in tmp_path.glob("pointworld-long/copt-s0/*/config.json")] == [killed.parent]
+    status = RunFolder.open(killed.parent).read_status()
+    assert (status["state"], status["frames"] >= 2400) == ("finished", True)
+    table = (tmp_path / "table1.md").read_text()
+    assert "## PointWorld at 1," in table
+    assert "## PointWorld (long run) at 2," in table
+
+
+def test_a_stop_saves_what_is_under_way(grid, tmp_path, monkeypatch):
+    monkeypatch.setenv("AMBS_FAKE", "wait")
+    stop, begun = threading.Event(), set()
+
+    def progress(name, status):
+        begun.update([name] if status else [])
+        if len(begun) == 2:
+            stop.set()
+
+    plan = Plan(tmp_path, TINY, device="cpu", parallel=2, program=FAKE)
+    outcome = run_all(plan, [look(cell, tmp_path, TINY) for cell in grid], stop, progress)
+    assert sorted(outcome.stopped) == sorted(begun) == ["pointworld-long/copt-s0", "pointworld-long/penl-s0"]
+    assert (outcome.finished, outcome.failed) == ([], {})
+    assert not (tmp_path / "pointworld-long" / "copt-s1").exists()
+
+
+def test_failures(grid, tmp_path, monkeypatch):
+    """A run that fails does not stop the grid; one that is refused does, since the next would be too."""
+    todo = [look(cell, tmp_path, TINY) for cell in grid[:2]]
+    for code, count in (("70", 2), ("2", 1)):
+        monkeypatch.setenv("AMBS_FAKE", code)
+        plan = Plan(tmp_path, TINY, program=FAKE)
+        outcome = run_all(plan, todo, threading.Event(), lambda *_: None)
+        assert len(outcome.failed) == count
+        assert all(f"ended with code {code}: " in why and "some words" in why for why in outcome.failed.values())
+
+
+def test_what_is_there(tmp_path):
+    """Whole run folders and results kept of runs; finished, broken off, being trained, and with other settings."""
+    whole, kept, broken, busy, fresh = chosen = cells(panels(COMPARISONS["figure3"], SMALL, tasks=("CarGoal1",)), 1)
+    make(tmp_path, whole)
+    result = make(tmp_path, kept, frames=400_000, wanted=400_000, state="running")
+    for name in ("config.json", "metrics.jsonl", "episodes.jsonl"):  # As tools/run_results.py keeps them.
+        shutil.move(result / name, tmp_path / kept.folder / name)
+    shutil.rmtree(result)
+    for cell in (broken, busy):
+        run = make(tmp_path, cell, frames=500_000, state="running")
+        (run / "checkpoints" / "000000500000").mkdir()
+        (run / "checkpoints" / "000000500000" / "manifest.json").touch()
+    writer = RunFolder.open(run)
+    writer.claim()
+    try:
+        found = [look(cell, tmp_path, SMALL) for cell in chosen]
+        # A run that was killed before its first checkpoint is made anew.
+        make(tmp_path, fresh, frames=1000, state="running")
+        again = look(fresh, tmp_path, SMALL)
+    finally:
+        writer.unlock()
+    assert [one.state for one in found] == ["finished", "partial", "broken", "running", "missing"]
+    assert again.state == "partial"
+    assert [one.frames for one in found] == [1_000_000, 400_000, 500_000, 500_000, 0]
+    assert all(one.others == () for one in found)
+
+
+def test_results_with_other_settings_count_and_are_named(tmp_path):
+    (cell,) = cells(panels(COMPARISONS["figure3"], SMALL, ("copt",), ("PointGoal1",)), 1)
+    config = wanted(cell, SMALL)
+    config["shield"]["horizon"] = 15
+    config["training"]["frames"] = 500_000
+    make(tmp_path, cell, config=config, frames=500_000)
+    found = look(cell, tmp_path, SMALL)
+    assert (found.state, found.others) == ("finished", ("shield.horizon=15",))
+    notes = show([found])["notes"]
+    assert notes == ["pointgoal1/copt-s0 was run with settings that are not this grid's: shield.horizon=15"]
+
+
+def test_rendering_stands_beside_the_paper(tmp_path):
+    """Short and long runs of one task are apart, each beside the paper's figures at its own length; nothing is trained."""
+    chosen = cells(panels(COMPARISONS["table1"], SMALL, ("copt", "lag", "lag-max"), ("PointGoal1",)), 1)
+    for cell in chosen:
+        make(tmp_path, cell, rows=20, episodes=20)
+    found = [look(cell, tmp_path, SMALL) for cell in chosen]
+    short, long = show(found)["environments"]
+    assert (short["env"], long["env"]) == ("PointGoal1", "PointGoal1 (long run)")
+    for part, frames, paper in ((short, 1_000_000, 10766), (long, 10_000_000, 18320)):
+        rows = [row for row in part["paper"] if row["method"] == "copt"]
+        assert [(row["frames"], row["paper"]["violations"]["mean"]) for row in rows] == [(frames, paper)]
+        assert rows[0]["ours"]["seeds"] == 1
+        # Both rules of LAG stand beside the paper's one.
+        assert len([row for row in part["paper"] if row["method"] == "lag" and row["ours"]]) == 2
+    assert [path.name for path in render(COMPARISONS["table1"], found, tmp_path)] == [
+        "table1.png", "table1.md", "table1.html",
+    ]  # fmt: skip
+    assert render(COMPARISONS["table1"], [look(chosen[0], tmp_path / "empty", SMALL)], tmp_path / "empty") == []
+    assert not (tmp_path / "empty").exists()
+
+
+def test_dry_run_lists_the_grid_and_writes_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call("reproduce", "table1", "--scale", "small", "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert told.count("missing") == 20
+    assert "On one NVIDIA H200: about " in told
+    assert list(tmp_path.iterdir()) == []
+    assert call("reproduce", "figure4", "--methods", "none", "--dry-run") == 2
+    assert call("reproduce", "figure4", "--seeds", "0", "--dry-run") == 2

@@ -1,6 +1,8 @@
 """Run folders in every state: what is there is read, what is not is told."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -130,6 +132,30 @@ def test_junk_in_any_place(tmp_path, seed):
     for kind in ("html", "md", "png", "csv", "json"):
         write(summary, tmp_path / f"report.{kind}", kind)
         assert (tmp_path / f"report.{kind}").stat().st_size > 100
+
+
+def test_a_pipe_is_passed_over(tmp_path):
+    """Opening one waits for somebody who writes into it."""
+    run = make_run(tmp_path)
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+    (found,), _ = read_runs([tmp_path])
+    assert found.missing == ["metrics.jsonl cannot be read (metrics.jsonl is not a plain file)"]
+    assert len(found.episodes["return"]) == 40
+
+
+def test_results_kept_of_runs(tmp_path):
+    """Settings, metrics and episodes alone: a run that played all its frames has finished; equal names are told apart."""
+    for task in ("a", "b"):
+        run = make_run(tmp_path / "runs", seed=len(list(tmp_path.glob("runs/*"))))
+        kept = tmp_path / task / "copt-s0"
+        kept.mkdir(parents=True)
+        for name in ("config.json", "metrics.jsonl", "episodes.jsonl"):
+            shutil.copy(run / name, kept / name)
+    runs, _ = read_runs([tmp_path / "a", tmp_path / "b"])
+    assert [(run.name, run.state, run.missing) for run in runs] == [
+        ("a/copt-s0", "finished", []), ("b/copt-s0", "finished", []),
+    ]  # fmt: skip
 
 
 def test_imports_no_learning_code():

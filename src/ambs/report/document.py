@@ -9,6 +9,8 @@ from ambs.report.page import Html, join, page, table, tag
 from ambs.report.panels import LOSSES, OUTCOME, REST, SECTIONS
 from ambs.report.paper import SOURCE
 
+MANY = 12
+"""Comparisons of which all are shown at once."""
 CARD = (
     ("violations_per_1000", "violations / 1000 frames"), ("override_rate", "override rate"),
     ("switches", "switches / 1000 steps"), ("traces", "traces / decision"),
@@ -79,9 +81,9 @@ def _environment(index: int, part: dict[str, Any], coverage: dict[str, str]) -> 
         *(tag("p", sentence, class_="soft coverage") for sentence in sentences),
         tag("div", _legend(index, part), *(_section(index, part, section) for section in SECTIONS)),
         _table("Outcomes", tables.outcomes(part)),
-        _table("Which differences the intervals support", tables.comparisons(part), _comparison_note(part)),
+        _comparisons(part),
         _table("Beside the paper", tables.paper(part), f"The paper's figures: {SOURCE}. {tables.caveat(part)}"),
-        _table("Settings that differ", tables.differences(part)),
+        _table("Settings that differ", tables.differences(part), class_="differences"),
     )
 
 
@@ -92,7 +94,9 @@ def _card(group: dict[str, Any]) -> Html:
         for key, title in (("return", "return"), ("violations", "violations"))
     ]
     small = [
-        join(tag("dt", title), tag("dd", cells.interval(found[key]["mean"]))) for key, title in CARD if key in found
+        join(tag("dt", title), tag("dd", cells.interval(found[key]["mean"])))
+        for key, title in CARD
+        if key in found and (key != "switches" or "override_rate" in found)  # Without a shield nothing can switch.
     ]
     count = max((len(value["values"]) for value in found.values()), default=0)
     told = cells.seeds(count) if found else "no figures yet"
@@ -160,10 +164,30 @@ def _comparison_note(part: dict[str, Any]) -> str:
     )
 
 
-def _table(title: str, found: tables.Table, note: str = "") -> Html | None:
+def _comparisons(part: dict[str, Any]) -> Html | None:
+    """All of them, or where they are many those that hold, and the rest folded."""
+    found = tables.comparisons(part)
+    title, note = "Which differences the intervals support", _comparison_note(part)
+    if len(found.rows) <= MANY:
+        return _table(title, found, note)
+    sure = [text for text, row in zip(found.rows, part["comparisons"], strict=True) if row["verdict"] == "supported"]
+    return join(
+        tag("h3", title),
+        tag(
+            "p",
+            f"{note} {len(sure)} of {len(found.rows)} differences are supported after the correction.",
+            class_="soft",
+        ),
+        table(found.head, sure) if sure else None,
+        tag("details", tag("summary", f"All {len(found.rows)} differences"), table(found.head, found.rows)),
+    )
+
+
+def _table(title: str, found: tables.Table, note: str = "", **attributes: Any) -> Html | None:
     if not found.rows:
         return None
-    return join(tag("h3", title), tag("p", note, class_="soft") if note else None, table(found.head, found.rows))
+    shown = table(found.head, found.rows, **attributes)
+    return join(tag("h3", title), tag("p", note, class_="soft") if note else None, shown)
 
 
 def _across(summary: dict[str, Any]) -> Html | None:
@@ -197,7 +221,7 @@ def _runs(summary: dict[str, Any]) -> Html:
     return tag(
         "section",
         tag("h2", "Runs"),
-        table(head, rows),
+        table(head, rows, class_="runs"),
         tag("details", tag("summary", "Commands that reproduce them"), *again),
     )
 

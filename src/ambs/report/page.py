@@ -47,14 +47,18 @@ def join(*children: Child) -> Html:
 
 
 def table(head: Sequence[Child], rows: Sequence[Sequence[Child]], **attributes: Any) -> Html:
-    """A table that scrolls sideways where it does not fit; the first cell of a row is its head."""
+    """A table that scrolls sideways where it does not fit; the first cell of a row is its head.
+
+    A row with the same head as the one above it has the class `again`.
+    """
     top = tag("tr", *(tag("th", cell, scope="col") for cell in head))
     body = [
         tag(
             "tr",
             *(tag("td" if index else "th", cell, scope=None if index else "row") for index, cell in enumerate(row)),
+            class_="again" if above is not None and above[0] == row[0] else None,
         )
-        for row in rows
+        for above, row in zip((None, *rows), rows, strict=False)
     ]
     return tag(
         "div", tag("table", tag("thead", top), tag("tbody", *body), **attributes), class_="scroll", tabindex="0", role="region",

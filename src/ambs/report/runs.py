@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,10 @@ from ambs.errors import UserError
 from ambs.training.files import reason
 from ambs.training.run_folder import EPISODES, METRICS, RunFolder, iterate_rows
 
-BESIDES = frozenset((".png", ".json", ".md", ".csv", ".html", ".svg", ".pdf", ".txt", ".gif"))
-"""Plots and tables that lie among run folders; not worth a word."""
+BESIDES = frozenset(
+    (".png", ".json", ".jsonl", ".md", ".csv", ".html", ".svg", ".pdf", ".txt", ".log", ".gif", ".mp4", ".npz")
+)
+"""Plots, tables, logs and recordings that lie among run folders; not worth a word."""
 DEPTH = 3
 """How many folders deep runs are looked for in a folder that is none."""
 COUNTERS = ("agent_steps", "violations", "overrides", "switches", "decisions", "traces")
@@ -46,11 +49,11 @@ class Run:
     episodes: dict[str, Series] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     """What is not there or not right, in sentences."""
+    name: str = ""
+    """The folder's name, with that of the folder it is in where two runs would have the same."""
 
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self.path.name
+    def __post_init__(self) -> None:
+        self.name = self.name or self.path.name
 
     @property
     def env(self) -> str:
@@ -118,6 +121,10 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
                 notes.append(str(error))
     if not runs:
         raise UserError("there is no run to report on" + (": " + "; ".join(notes) if notes else ""))
+    names = Counter(run.path.name for run in runs.values())
+    for folder, run in runs.items():
+        if names[run.name] > 1:
+            run.name = f"{folder.parent.name}/{run.name}"
     return list(runs.values()), notes
 
 
@@ -125,12 +132,15 @@ def read_run(path: Path) -> Run:
     """One run folder; only a folder that is no run folder is an error."""
     folder = RunFolder.open(path)
     run = Run(path, folder.record)
+    run.metrics = _read_series(path / METRICS, run.missing, None)
+    run.episodes = _read_series(path / EPISODES, run.missing, EPISODE_FIELDS)
     try:
         run.status = folder.read_status()
     except UserError as error:
-        run.missing.append(_sentence(error, path))
-    run.metrics = _read_series(path / METRICS, run.missing, None)
-    run.episodes = _read_series(path / EPISODES, run.missing, EPISODE_FIELDS)
+        if run.wanted and run.frames >= run.wanted:
+            run.status = {"state": "finished"}  # Kept without its status, but all frames were played.
+        else:
+            run.missing.append(_sentence(error, path))
     _add_totals(run)
     run.missing += _shortcomings(run)
     return run

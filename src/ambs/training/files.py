@@ -59,7 +59,7 @@ def read_plain(path: Path, *, size: int | None = None, limit: int = 1 << 26) -> 
 
     With `size` the file must have exactly that many bytes, else at most `limit`; both are checked before reading.
     """
-    with _open_plain(path, size, limit) as (file, length):
+    with open_plain(path, size, limit) as (file, length):
         data = file.read(length + 1)
     if len(data) != length:
         raise OSError(f"{path.name} changed while it was read")
@@ -69,7 +69,7 @@ def read_plain(path: Path, *, size: int | None = None, limit: int = 1 << 26) -> 
 def hash_plain(path: Path, *, size: int) -> str:
     """The SHA-256 of a plain file of exactly this size, which is never in memory as a whole; else as `read_plain`."""
     digest, seen = hashlib.sha256(), 0
-    with _open_plain(path, size, size) as (file, length):
+    with open_plain(path, size, size) as (file, length):
         while seen <= length and (part := file.read(1 << 20)):
             digest.update(part)
             seen += len(part)
@@ -79,8 +79,8 @@ def hash_plain(path: Path, *, size: int) -> str:
 
 
 @contextmanager
-def _open_plain(path: Path, size: int | None, limit: int) -> Iterator[tuple[BinaryIO, int]]:
-    """A plain file, open for reading, and its length."""
+def open_plain(path: Path, size: int | None = None, limit: int = 1 << 62) -> Iterator[tuple[BinaryIO, int]]:
+    """A plain file, open for reading, and its length; else as `read_plain`."""
     if path.is_symlink():
         raise OSError(f"{path.name} is a link")
     # O_NONBLOCK: opening a named pipe must not wait for a writer.

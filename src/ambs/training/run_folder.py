@@ -15,6 +15,7 @@ from ambs.errors import UserError
 from ambs.training.files import (
     TEMPORARY,
     finite,
+    open_plain,
     read_plain,
     reason,
     sync_folder,
@@ -338,7 +339,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def iterate_rows(path: Path, damaged: list[int] | None = None) -> Iterator[dict[str, Any]]:
     """`read_rows`, one at a time; with `damaged`, lines that are no rows are passed over and their numbers put there."""
-    with path.open("rb") as file:
+    with open_plain(path) as (file, _):
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return

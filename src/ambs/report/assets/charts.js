@@ -28,7 +28,7 @@
   // Numbers a person would choose: 1, 2 or 5 times a power of ten.
   function ticks(low, high, wanted) {
     const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough * 0.999);
+    const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough * 0.7);
     const found = [];
     for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(k * step);
     return found;
@@ -112,7 +112,9 @@
       svg.append(node("text", { x: LEFT - 6, y: py(y) + 4, "text-anchor": "end" }, short(y)));
     }
     for (const x of ticks(0, last, width < 380 ? 3 : 5)) {
-      svg.append(node("text", { x: px(x), y: HEIGHT - 18, "text-anchor": "middle" }, short(x)));
+      // A label at the very end would stick out.
+      const anchor = px(x) > width - RIGHT - 14 ? "end" : "middle";
+      svg.append(node("text", { x: anchor === "end" ? width - 2 : px(x), y: HEIGHT - 18, "text-anchor": anchor }, short(x)));
     }
     svg.append(node("text", { x: width - RIGHT, y: HEIGHT - 4, "text-anchor": "end" }, "frames"));
     for (const series of shown) {

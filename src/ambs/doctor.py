@@ -153,8 +153,8 @@ def self_test() -> Finding:
     found = self_test()
     said = (
         f"{ENVS} decisions {found.act_ms:.1f} ms, with the shield {found.shield_ms:.1f} ms, one update "
-        f"{found.update_ms:.0f} ms (quickstart's networks; compiling took {found.compile_s:.0f} s); a NaN is "
-        f"{'overridden' if found.fails_safe else 'NOT overridden'}"
+        f"{found.update_ms:.0f} ms (quickstart's networks, on a CPU compiled without optimisations, in {found.compile_s:.0f} s: "
+        f"to compare machines); a NaN is {'overridden' if found.fails_safe else 'NOT overridden'}"
     )
     if not found.finite:
         advice = "actions or losses were not finite: reinstall jax and jaxlib, and try JAX_PLATFORMS=cpu"

@@ -12,8 +12,8 @@ from pathlib import Path
 class Doctor:
     """Look at machine, Python, JAX, GPU, MuJoCo and disk, try acting, shielding and learning, and say what to do.
 
-    The last takes seconds to measure and up to a minute to compile. Exits with 0 if nothing is in the way of training, else
-    with 1.
+    The last takes about ten seconds on two cores, most of it to compile. Exits with 0 if nothing is in the way of training,
+    else with 1.
     """
 
     out: Path = Path("runs")

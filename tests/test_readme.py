@@ -1,7 +1,6 @@
-"""What the README shows is run as it stands."""
+"""What the README shows: its example and its output; tests/test_docs.py runs its commands."""
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -19,18 +18,6 @@ def test_python_example_runs(capsys):
     (code,) = blocks("python")
     exec(compile(code, "README.md", "exec"), {})
     assert re.match(r"(accept|override): \d+ of \d+ imagined futures", capsys.readouterr().out)
-
-
-def test_shell_examples_run(capsys, tmp_path, monkeypatch):
-    # What they write goes to a folder of its own; what they read is found as from the project's root.
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tests").symlink_to(Path(__file__).parent)
-    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith(".venv/bin/ambs")]
-    assert len(commands) >= 2
-    for command in commands:
-        with pytest.raises(SystemExit) as stop:
-            main(shlex.split(command)[1:])
-        assert stop.value.code == 0
 
 
 def test_shown_output_is_the_real_one(capsys):

@@ -27,11 +27,17 @@ def draw(summary: dict[str, Any], path: Path, dpi: int = 300) -> None:
             for axis, key, title in zip(row, SIDES, ("Episode return", "Cumulative violations"), strict=True):
                 _draw_panel(axis, environment, panels.get(key))
                 axis.set(title=_literal(f"{environment['env']}: {title.lower()}"), xlabel="frames")
-            handles, labels = row[1].get_legend_handles_labels()
-            if handles:
-                row[1].legend(handles, labels, loc="upper left", fontsize=8)
+        _legend(figure, axes[:, 1])
         figure.savefig(path, dpi=dpi, format="png")
         plt.close(figure)
+
+
+def _legend(figure: Any, axes: Any) -> None:
+    """One for all rows, below them, as in the paper."""
+    found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    if found:
+        columns = max(1, min(len(found), 110 // (8 + max(map(len, found)))))
+        figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, fontsize=8)
 
 
 def _draw_panel(axis: Any, environment: dict[str, Any], panel: dict[str, Any] | None) -> None:

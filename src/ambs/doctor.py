@@ -88,7 +88,7 @@ def jax_backend() -> Finding:
     devices = jax.devices()
     kind = f"{jax.default_backend()}: " + ", ".join(sorted({device.device_kind for device in devices}))
     if jax.default_backend() == "cpu":
-        if shutil.which("nvidia-smi") or Path("/proc/driver/nvidia").exists():
+        if nvidia_driver():
             advice = "there is an NVIDIA driver, but JAX does not use it: install `ambs[cuda]`, and unset JAX_PLATFORMS"
             return Finding("JAX", "problem", kind, advice)
         advice = (
@@ -103,6 +103,11 @@ def jax_backend() -> Finding:
         if min(memory) < 4:
             return Finding("JAX", "note", kind, "little memory: train with --size s or smaller, or free the GPU")
     return Finding("JAX", "ok", kind)
+
+
+def nvidia_driver() -> bool:
+    """Whether the machine has one."""
+    return shutil.which("nvidia-smi") is not None or Path("/proc/driver/nvidia").exists()
 
 
 def mujoco_steps() -> Finding:

@@ -83,7 +83,13 @@ def test_one_seed_is_no_evidence(tmp_path, capsys):
     assert "One seed tells nothing" in capsys.readouterr().out
 
 
-def test_doctor_finds_a_fit_machine(tmp_path, capsys):
+def test_doctor_finds_a_fit_machine(tmp_path, capsys, monkeypatch):
+    """Whatever machine this is: enough memory and disk, and no GPU that JAX could have used."""
+    import ambs.doctor
+
+    monkeypatch.setattr(ambs.doctor, "memory_gb", lambda: 8.0)
+    monkeypatch.setattr(ambs.doctor, "LEAST_DISK", 0.0)
+    monkeypatch.setattr(ambs.doctor, "nvidia_driver", lambda: False)
     assert call("doctor", "--skip-self-test", "--json", "--out", tmp_path / "not" / "there") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["fit"]
@@ -103,6 +109,19 @@ def test_doctor_says_what_to_do(tmp_path, capsys, monkeypatch):
     assert "ZeroDivisionError" in told
     assert "→ free at least" in told
     assert "in the way of training" in told
+
+
+def test_a_gpu_that_is_not_used_is_a_problem(monkeypatch):
+    import jax
+
+    import ambs.doctor
+
+    if jax.default_backend() != "cpu":
+        pytest.skip("JAX uses the GPU here")
+    monkeypatch.setattr(ambs.doctor, "nvidia_driver", lambda: True)
+    assert ambs.doctor.jax_backend().state == "problem"
+    monkeypatch.setattr(ambs.doctor, "nvidia_driver", lambda: False)
+    assert ambs.doctor.jax_backend().state == "note"
 
 
 def test_problems_are_told_apart(tmp_path, monkeypatch):

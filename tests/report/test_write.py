@@ -4,7 +4,11 @@ import csv
 import html.parser
 import io
 import json
+import os
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 from PIL import Image
@@ -153,18 +157,25 @@ def test_figures_are_the_same_in_every_format(tmp_path):
 
 @pytest.mark.slow
 def test_a_large_report_is_quick_and_small(tmp_path):
-    """8 runs of 1M frames and 1000 episodes: well within 20 s, 1 GB and 5 MB."""
-    import resource
-    import subprocess
-    import sys
-
+    """8 runs of 1M frames and 1000 episodes on two cores: 20 s, 1 GB and 5 MB at most."""
     for method in ("copt", "lag"):
         for seed in range(4):
             make_run(tmp_path / "runs", method=method, seed=seed, frames=10**6, episodes=1000, rows=1000, names=30)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     command = [sys.executable, "-m", "ambs", "report", str(tmp_path / "runs"), "--out", str(tmp_path / "r.html")]
-    subprocess.run(command, check=True)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert used.ru_utime - before < 20
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:2])  # Children have it too.
+    try:
+        begun = time.monotonic()
+        child = subprocess.Popen(command)
+        _, code, used = os.wait4(child.pid, 0)
+        wall = time.monotonic() - begun
+    finally:
+        os.sched_setaffinity(0, allowed)
+    child.returncode = os.waitstatus_to_exitcode(code)
+    assert child.returncode == 0
+    # Others that use these cores make it wait.
+    assert wall < 20 * max(1.0, os.getloadavg()[0] / 2)
+    assert used.ru_utime + used.ru_stime < 20
     assert used.ru_maxrss < 1_000_000
     assert (tmp_path / "r.html").stat().st_size < 5_000_000
+    print(f"{wall:.1f} s, {used.ru_utime + used.ru_stime:.1f} s of a core, {used.ru_maxrss / 1e3:.0f} MB")

@@ -1,6 +1,7 @@
 """`ambs report`, `ambs compare` and `ambs doctor` as a user meets them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,21 @@ def test_report_by_default_is_a_page(runs, tmp_path, monkeypatch, capsys):
 def test_the_quickstart_ends_with_a_report(runs, tmp_path):
     path = report([runs], tmp_path / "report.html")
     assert "AMBS + COPT" in path.read_text()
+
+
+def test_the_quickstart_says_where_its_report_is():
+    import io
+
+    from rich.console import Console
+
+    from ambs.cli.quickstart import _print
+
+    recorded = json.loads((Path(__file__).parents[2] / "results" / "quickstart.json").read_text())["seeds"][0]
+    told = io.StringIO()
+    written = {"files": ["q/quickstart.json", "q/quickstart.png"], "report": "q/report.html"}
+    _print(Console(file=told, width=160), recorded | written, Path("q/copt/run"))
+    assert "Look at all of it:  q/report.html" in told.getvalue()
+    assert "The comparison held for seed 0." in told.getvalue()
 
 
 def test_mistakes_get_a_sentence(tmp_path, capsys):

@@ -93,6 +93,8 @@ def test_estimate_by_hand():
     assert "16,000 frames" in told
     assert SPEEDS[0].device in told
     assert SPEEDS[0].source in told
+    other = Work(Panel("PointWorld", 1600, ("copt",)), 1600, 1.0, 1.0, "xxs")
+    assert "was not measured" in estimate([other], {})[-1]
 
 
 def test_a_cell_has_the_folder_of_results():

@@ -67,10 +67,11 @@ def test_a_grid_runs_through(grid, tmp_path, monkeypatch, capsys):
     assert ((done.parent / "status.json").read_bytes(), done.stat().st_mtime_ns) == before
     assert [path.parent for path in tmp_path.glob("pointworld-long/copt-s0/*/config.json")] == [killed.parent]
     status = RunFolder.open(killed.parent).read_status()
-    assert (status["state"], status["frames"] >= 2400) == ("finished", True)
+    assert (status["state"], status["frames"] >= 3200) == ("finished", True)
     table = (tmp_path / "table1.md").read_text()
-    assert "## PointWorld at 1," in table
-    assert "## PointWorld (long run) at 2," in table
+    assert table.count("| AMBS + COPT | episode return, at the end | 1 |") == 2
+    assert "## PointWorld at 1,600" in table
+    assert "## PointWorld (long run) at 3,200" in table
 
 
 def test_a_stop_saves_what_is_under_way(grid, tmp_path, monkeypatch):

@@ -89,15 +89,18 @@ def estimate(left: Sequence[Work], rates: dict[Panel, float]) -> list[str]:
     if not left:
         return ["Nothing is left to run."]
     frames, updates = sum(one.frames for one in left), sum(one.updates for one in left)
-    said = [f"Left: {len(left)} runs, {frames:,} frames, {updates:,.0f} updates of networks of size {left[0].size}."]
+    count = "1 run" if len(left) == 1 else f"{len(left)} runs"
+    said = [f"Left: {count}, {frames:,} frames, {updates:,.0f} updates of networks of size {left[0].size}."]
     if all(one.panel in rates for one in left):
         time = sum(one.frames / rates[one.panel] for one in left)
         return [*said, f"About {_words(time)}, one after the other, by the frames per second of this grid's own runs."]
     for speed in SPEEDS:
         times = [seconds(one, speed) for one in left]
         known = [time for time in times if time is not None]
-        told = f"about {_words(sum(known))}" if len(known) == len(times) else "not measured"
-        said.append(f"On one {speed.device}: {told}, one after the other.")
+        if len(known) < len(times):
+            said.append(f"How long that takes on one {speed.device} was not measured.")
+            continue
+        said.append(f"On one {speed.device}: about {_words(sum(known))}, one after the other.")
         said.append(f"That is from {speed.source}; a size that was not measured counts as the next larger one.")
     return said
 

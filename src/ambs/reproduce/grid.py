@@ -132,7 +132,7 @@ SCALES = {
             1,
             ratio=1 / 1280,
             stand_in="PointWorld",
-            frames=(1600, 2400),
+            frames=(1600, 3200),
             settings=(
                 ("agent.imagination", 2), ("agent.imagine_from", 4), ("shield.horizon", 2), ("shield.traces", 40),
                 ("shield.chunk", 20), ("training.envs", 4), ("training.prefill", 100), ("training.batch", 2),

@@ -11,6 +11,8 @@ from ambs.report.write import Format, write
 from ambs.reproduce.grid import Comparison, Panel
 from ambs.reproduce.there import Found
 
+NAMED = 6
+"""Runs that are missing and named."""
 FORMATS: tuple[Format, ...] = ("png", "md", "html")
 
 
@@ -28,18 +30,22 @@ def render(comparison: Comparison, found: Sequence[Found], out: Path) -> list[Pa
 def show(found: Sequence[Found]) -> dict[str, Any] | None:
     """A report with a part per panel; None if there is no run."""
     by_panel: dict[Panel, list[Run]] = {}
-    notes = []
+    notes = _absent([str(one.cell.folder) for one in found if one.run is None], len(found))
     for one in found:
-        name = one.cell.folder
-        if one.run is None:
-            notes.append(f"{name} has not been run")
-            continue
-        by_panel.setdefault(one.cell.panel, []).append(one.run)
+        if one.run is not None:
+            by_panel.setdefault(one.cell.panel, []).append(one.run)
         if one.others:
-            notes.append(f"{name} was run with settings that are not this grid's: {', '.join(one.others)}")
+            notes.append(f"{one.cell.folder} was run with settings that are not this grid's: {', '.join(one.others)}")
     parts = [
         Part(panel.title, groups, panel.frames)
         for panel, runs in by_panel.items()
         for groups in group_runs(runs).values()
     ]
     return assemble(parts, notes) if parts else None
+
+
+def _absent(names: list[str], count: int) -> list[str]:
+    if not names:
+        return []
+    rest = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
+    return [f"{len(names)} of the {count} runs of this comparison are not there yet: {', '.join(names[:NAMED])}{rest}"]

@@ -21,6 +21,8 @@ CONTEXT = 5
 LOWEST, HIGHEST = 0.5, 0.95
 """A label that is less likely than not is never flagged: lower thresholds were tried, and made the shield override most of
 what a policy does where hazards are merely possible (docs/experiments.md)."""
+AT_ONCE = 64
+"""Windows whose pictures are encoded at once on a GPU."""
 ENOUGH = 200
 """Safe windows below which thresholds stay at .5."""
 
@@ -41,7 +43,7 @@ def predict(model: WorldModel, windows: Sequence, key: Key[Array, ""]) -> LabelP
     initial = jax.tree.map(
         lambda leaf: jnp.broadcast_to(leaf[None], (keys.shape[0], *leaf.shape)), model.rssm.initial()
     )
-    embeddings = jax.vmap(jax.vmap(model.encoder))(windows.observation)
+    embeddings = _embed(model, windows)
     streams = jax.vmap(lambda key: stream(key, "filter"))(keys)
     seen = model.rssm.filter(initial, windows.action, embeddings, windows.is_first, streams).latent
 
@@ -59,6 +61,15 @@ def predict(model: WorldModel, windows: Sequence, key: Key[Array, ""]) -> LabelP
     rest = jax.tree.map(lambda leaf: leaf[:, CONTEXT:], seen)
     filtered, imagined = (jax.vmap(jax.vmap(model.trace_labels))(latent.features) for latent in (rest, later))
     return LabelProbs(filtered, imagined, model.true_trace_labels(windows.labels[:, CONTEXT:]))
+
+
+def _embed(model: WorldModel, windows: Sequence) -> Float[Array, "windows time embedding"]:
+    """Some windows at a time, for their pictures would fill gigabytes; on CPUs, whose convolutions are slow in loops and
+    which have the memory, all at once."""
+    one = jax.vmap(model.encoder)
+    if jax.default_backend() == "cpu":
+        return jax.vmap(one)(windows.observation)
+    return jax.lax.map(one, windows.observation, batch_size=AT_ONCE)
 
 
 def calibrate(

@@ -1,6 +1,6 @@
 """Draw the picture of a report that the documentation shows: the page of some runs, as the system's Chromium draws it.
 
-python tools/report_picture.py results/pointgoal1-vector results/pointgoal1-vector-sample [--out docs/report.png] [--dark]
+python tools/report_picture.py results/pointgoal1 [--out docs/report.png] [--dark]
 """
 
 import argparse

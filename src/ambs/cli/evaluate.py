@@ -39,7 +39,7 @@ class Evaluate:
     frames: int | None = None
     """Use the checkpoint at this frame; None: the newest."""
     record: Path | None = None
-    """Folder for recorded episodes: all that the shield saw."""
+    """Folder for recorded episodes: all that the shield saw, for `ambs inspect`."""
     video: Path | None = None
     """Folder for videos of the episodes (.gif)."""
     json: bool = False
@@ -84,7 +84,7 @@ class Evaluate:
                 common["on_step"] = lambda done: bar.update(task, completed=done)
             facts = {"run": str(self.run_folder), "policy": self.policy, "seed": self.seed, "shield": self.shield}
             facts |= {"changed": changes} if changes else {}
-            recorder = Recorder(agent, self.record, self.video) if self.record or self.video else None
+            recorder = Recorder(agent, self.record, self.video, self.policy) if self.record or self.video else None
             if self.shield == "paired":
                 found = paired(agent, self.episodes, watch=recorder, **common)
                 found.pop("rows")

@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 
+from ambs.envs.scene import Scene
 from ambs.envs.snapshot import Snapshot, check_fields
 from ambs.envs.vector import MAX_FAULTS, Frames, LabelledVectorEnv
 from ambs.errors import UserError
@@ -156,6 +157,10 @@ class CopiesVectorEnv(LabelledVectorEnv):
         )
         self._name, self._factory = str(probe), factory
         self.can_save = all(probe.has_wrapper_attr(name) for name in ("get_state", "set_state"))
+        self._has_scenes = probe.has_wrapper_attr("scene") and callable(probe.get_wrapper_attr("scene"))
+        self._imagines = self._has_scenes and probe.has_wrapper_attr("imagined_scene")
+        if probe.has_wrapper_attr("action_names"):
+            self.action_names = tuple(map(str, probe.get_wrapper_attr("action_names")))
         known = probe.has_wrapper_attr("fallback_action")
         self.fallback_action = probe.get_wrapper_attr("fallback_action") if known else None
         probe.close()
@@ -169,6 +174,16 @@ class CopiesVectorEnv(LabelledVectorEnv):
         if any(picture is None for picture in drawn):
             raise UserError('this environment cannot be drawn: make it with render_mode "rgb_array"')
         return np.stack(drawn)
+
+    def scenes(self) -> list[Scene] | None:
+        """What the copies' own `scene` tells."""
+        found = [self._call(index, "scene") for index in range(self.num_envs)] if self._has_scenes else []
+        # The name is a common one: what returns something else is none of ours.
+        return found if found and all(isinstance(one, Scene) for one in found) else None
+
+    def imagined(self, now: Scene, observations: np.ndarray) -> list[Scene] | None:
+        """What a copy's own `imagined_scene` makes of observations."""
+        return [self._call(0, "imagined_scene", now, seen) for seen in observations] if self._imagines else None
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close all copies."""

@@ -15,6 +15,7 @@ from jaxtyping import Array, Key
 
 from ambs.envs.labels import check_render_mode
 from ambs.envs.model import Dynamics, Step
+from ambs.envs.scene import Scene, scene
 from ambs.envs.snapshot import Snapshot, generator_from_array, generator_to_array
 from ambs.errors import UserError
 from ambs.spec.chain import Chain
@@ -122,6 +123,7 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
 
     fallback_action = np.array(4)
     """Stay, if all else fails."""
+    action_names = ("up", "right", "down", "left", "stay")
 
     def __init__(self, grid: Grid | None = None, spec: str = "!hazard", render_mode: str | None = None) -> None:
         self.render_mode = check_render_mode(render_mode)
@@ -177,6 +179,23 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
         picture = np.array([[colours[mark] for mark in row] for row in self.grid.cells], np.uint8)
         picture.reshape(-1, 3)[self.cell] = (214, 40, 57)
         return picture.repeat(32, axis=0).repeat(32, axis=1)
+
+    def scene(self) -> Scene:
+        """The map, one unit a cell, row 0 on top."""
+        height, width = self.grid.cells.shape
+        names = {"H": "hazard", "G": "goal", "#": "wall"}
+        marks = np.ndenumerate(self.grid.cells)
+        things = [(names[str(mark)], self._place(*at), 0.5) for at, mark in marks if str(mark) in names]
+        return scene(self._place(*divmod(self.cell, width)), things, max(height, width) / 2, square=True)
+
+    def imagined_scene(self, now: Scene, observation: Any) -> Scene:
+        """The robot in the cell that the observation gives most weight."""
+        cell = divmod(int(np.argmax(observation)), self.grid.cells.shape[1])
+        return now._replace(robot=np.array([*self._place(*cell), np.nan], np.float32))
+
+    def _place(self, row: int, column: int) -> tuple[float, float]:
+        height, width = self.grid.cells.shape
+        return column - (width - 1) / 2, (height - 1) / 2 - row
 
     def _observe(self) -> np.ndarray:
         observation = np.zeros(self.grid.cells.size, np.float32)

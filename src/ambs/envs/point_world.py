@@ -18,6 +18,7 @@ from jaxtyping import Array, Key
 
 from ambs.envs.labels import check_render_mode
 from ambs.envs.model import Dynamics, Step
+from ambs.envs.scene import Scene, scene
 from ambs.envs.snapshot import Snapshot, generator_from_array, generator_to_array
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms, Formula
@@ -171,6 +172,7 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  (Gymnasium's own attribute)
     summary = "A noisy double integrator seeks goals among round hazards; its safety probabilities are known."
+    action_names = ("push along x", "push along y")
 
     def __init__(self, world: PointWorld | None = None, spec: str = "!hazard", render_mode: str | None = None) -> None:
         self.render_mode = check_render_mode(render_mode)
@@ -234,6 +236,32 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
         for centre, radius, colour in discs:
             picture[np.linalg.norm(places - centre, axis=-1) <= radius] = colour
         return picture
+
+    def scene(self) -> Scene:
+        """The arena; the robot's heading is where it moves."""
+        x, y, *velocity = self.state.robot.tolist()
+        hazards = self.state.hazards.tolist()
+        return self._drawn((x, y, math.atan2(velocity[1], velocity[0])), self._goal(), hazards)
+
+    def imagined_scene(self, now: Scene, observation: Any) -> Scene:
+        """The robot where the way to the present goal puts it, and the hazard that it senses there."""
+        goal = now.items[0, 1:3].tolist()
+        velocity, ahead, _, nearest = np.split(np.asarray(observation, float)[:9], [2, 4, 6])
+        x, y = np.subtract(goal, ahead).tolist()
+        return self._drawn((x, y, math.atan2(velocity[1], velocity[0])), goal, self._sensed((x, y), nearest))
+
+    def _drawn(self, robot: tuple[float, float, float], goal: list[float], hazards: list[list[float]]) -> Scene:
+        things = [("goal", goal, self.world.goal_radius)]
+        things += [("hazard", spot, self.world.hazard_radius) for spot in hazards]
+        return scene(robot, things, self.world.half_size)
+
+    def _sensed(self, place: tuple[float, float], readings: np.ndarray) -> list[list[float]]:
+        """Where a hazard stands for these readings of its sensor, if they tell of any."""
+        if readings.size < 3 or readings[2] <= 0.02:
+            return []
+        gap = (1 - float(readings[2])) * self.world.sensor_range + self.world.hazard_radius
+        course = readings[:2] / max(float(np.hypot(*readings[:2])), 1e-9)
+        return [[place[0] + gap * float(course[0]), place[1] + gap * float(course[1])]]
 
     def _move(self, pushes: list[float], shocks: list[float]) -> float:
         """`PointWorld.advance` in plain numbers: takes the step, returns the reward."""

@@ -55,3 +55,27 @@ def check_fields(state: Snapshot, like: Snapshot, owner: str) -> None:
         if name not in state or np.shape(state[name]) != array.shape:
             got = np.shape(state[name]) if name in state else "nothing"
             raise UserError(f"state field {name!r} must have shape {array.shape} for {owner}, got {got}")
+
+
+def one_env(state: Snapshot, index: int, num: int) -> Snapshot:
+    """The part of one environment in the state of a vector environment of `num`: the state of one of a single environment."""
+    own = {}
+    for name, array in state.items():
+        number, dot, rest = name.partition(".")
+        if dot and number.isdigit():
+            if int(number) == index:
+                own[f"0.{rest}"] = array
+        else:
+            own[name] = array[index : index + 1] if np.ndim(array) and len(array) == num else array
+    return own
+
+
+def together(states: list[Snapshot]) -> Snapshot:
+    """States of single environments (`one_env`) as that of a vector environment of so many."""
+    whole: Snapshot = {}
+    for name, array in states[0].items():
+        if name.startswith("0."):
+            whole |= {f"{index}.{name[2:]}": state[name] for index, state in enumerate(states)}
+        else:
+            whole[name] = np.concatenate([state[name] for state in states]) if np.ndim(array) else array
+    return whole

@@ -32,6 +32,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ambs.envs.labels import choose_spec
+from ambs.envs.scene import Scene
 from ambs.envs.snapshot import Snapshot, check_fields
 from ambs.errors import RunError, UserError
 from ambs.spec.formula import Atoms, Formula
@@ -87,6 +88,8 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     """Whether `get_state` and `set_state` work."""
     fallback_action: Any = None
     """Action of last resort; None: zeros."""
+    action_names: tuple[str, ...] = ()
+    """What the entries of an action, or the discrete actions, are called; empty: they have no names."""
 
     def __init__(
         self,
@@ -169,6 +172,15 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def pictures(self) -> np.ndarray:
         """The current states from above for people to look at, uint8 `[n, height, width, 3]`."""
         raise UserError("this environment cannot be drawn")
+
+    def scenes(self) -> list[Scene] | None:
+        """The current states as maps; None: this environment says nothing of places."""
+        return None
+
+    def imagined(self, now: Scene, observations: np.ndarray) -> list[Scene] | None:
+        """What observations `[n, …]` foreseen in the state `now` tell of places; None: nothing."""
+        del now, observations
+        return None
 
     def _counters(self) -> Snapshot:
         over = np.ones(self.num_envs, bool) if self._over is None else self._over.copy()

@@ -121,6 +121,10 @@ class Decision(NamedTuple):
     """Per trace: step of the first violation, 0 none, H + 1 expected by a critic only, −1 not drawn."""
     atom: Int[Array, "envs traces"]
     """Per trace: index of the atom that broke Ψ, −1 none, −2 a critic."""
+    cost: Float[Array, "envs traces"]
+    """Per trace: its discounted cost, where traces are judged by it; else 0."""
+    critic: Float[Array, "envs traces"]
+    """Per trace: what a critic added to that."""
     proposed: PyTree
     """What the task policy wanted."""
 

@@ -49,6 +49,10 @@ class Evidence(NamedTuple):
     """Index of the atom that broke Ψ there; −1: no single one; −2: a critic's estimate."""
     finite: Bool[Array, "*traces"]
     """False if any non-finite value took part."""
+    cost: Float[Array, "*traces"]
+    """Discounted cost of the whole trace, where traces are judged by it; else 0."""
+    critic: Float[Array, "*traces"]
+    """What a critic added to it."""
 
 
 def rollout(dynamics: Dynamics | Moves, steps: int) -> RolloutFn:
@@ -109,15 +113,34 @@ def sample(
     thresholds: Float[Array, "atoms"] | None = None,
 ) -> Evidence:
     """Play and judge one future per key; state and proposed action have a leading axis of environments."""
+    how: dict[str, Any] = {"rollout_fn": rollout_fn, "policy": policy, "psi": psi, "atoms": atoms, "config": config}
+    how |= {"critics": critics, "thresholds": thresholds}
 
     def one(key: Key[Array, ""], state: Any, proposed: Any) -> Evidence:
-        roll_key, label_key, first_key = (stream(key, purpose) for purpose in ("roll", "labels", "first"))
-        first_action = policy(first_key, state) if config.resample_first else proposed
-        trace = rollout_fn(roll_key, state, first_action, policy)
-        found = judge(label_key, trace, psi=psi, atoms=atoms, config=config, critics=critics, thresholds=thresholds)
-        return found._replace(finite=found.finite & all_finite(first_action))
+        return play(key, state, proposed, **how)[1]
 
     return jax.vmap(jax.vmap(one, in_axes=(0, None, None)))(keys, state, proposed)
+
+
+def play(
+    key: Key[Array, ""],
+    state: Any,
+    proposed: Any,
+    *,
+    rollout_fn: RolloutFn,
+    policy: Policy,
+    psi: Formula,
+    atoms: Atoms,
+    config: ShieldConfig,
+    critics: Critics | None = None,
+    thresholds: Float[Array, "atoms"] | None = None,
+) -> tuple[Trace, Evidence]:
+    """One future and what it shows."""
+    roll_key, label_key, first_key = (stream(key, purpose) for purpose in ("roll", "labels", "first"))
+    first_action = policy(first_key, state) if config.resample_first else proposed
+    trace = rollout_fn(roll_key, state, first_action, policy)
+    found = judge(label_key, trace, psi=psi, atoms=atoms, config=config, critics=critics, thresholds=thresholds)
+    return trace, found._replace(finite=found.finite & all_finite(first_action))
 
 
 def judge(
@@ -146,13 +169,14 @@ def judge(
     finite = trace.finite.all() & all_finite(trace.final_state) & _probabilities((trace.labels, trace.continues))
     finite = finite & all_finite(thresholds)
     seen = jnp.concatenate([broken & (alive[:-1] > 0), jnp.zeros(1, bool)])
-    flagged = seen
+    flagged, total, added = seen, jnp.zeros(()), jnp.zeros(())
     if config.judged_by_cost:
         running, value = _running_cost(trace, broken, alive, psi, atoms, config, critics)
         over = running > config.cost_threshold
         # A hard label that was seen to break Ψ needs no arithmetic to count.
         flagged = over if config.labels == "mean" else seen | over
         finite = finite & jnp.isfinite(value) & all_finite(running)
+        total, added = running[-1], running[-1] - running[-2]
     first = jnp.argmax(flagged)
     violating = flagged.any()
     blamed = _blame(hard[jnp.minimum(first, steps - 1)], psi, atoms)
@@ -160,6 +184,8 @@ def judge(
         first_violation=jnp.where(violating, first + 1, SAFE).astype(jnp.int32),
         atom=jnp.where(violating, jnp.where(first < steps, blamed, CRITIC), NO_ATOM),
         finite=finite,
+        cost=total,
+        critic=added,
     )
 
 

@@ -136,7 +136,8 @@ def _start(state: PyTree, proposed: PyTree, parts: Parts, table: Rule, labels_no
     trusted = jax.vmap(all_finite)((state, proposed))
     reason = jnp.where(trusted, reason, int(Reason.NON_FINITE))
     nothing = jnp.full((envs, table.traces), NOT_DRAWN)
-    evidence = Evidence(nothing, nothing, jnp.ones(nothing.shape, bool))
+    nought = jnp.zeros(nothing.shape)
+    evidence = Evidence(nothing, nothing, jnp.ones(nothing.shape, bool), nought, nought)
     return _Progress(jnp.array(0), reason, jnp.zeros(envs, int), evidence)
 
 
@@ -207,6 +208,8 @@ def _finish(
         reason=progress.reason,
         first_violation=progress.evidence.first_violation,
         atom=progress.evidence.atom,
+        cost=progress.evidence.cost,
+        critic=progress.evidence.critic,
         proposed=proposed,
     )
 

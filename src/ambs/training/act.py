@@ -165,6 +165,8 @@ def accepted(proposed: Float[Array, "envs actions"], config: ShieldConfig) -> De
         reason=jnp.full(envs, int(Reason.ACCEPTED)),
         first_violation=jnp.full((envs, traces), NOT_DRAWN),
         atom=jnp.full((envs, traces), NO_ATOM),
+        cost=jnp.zeros((envs, traces)),
+        critic=jnp.zeros((envs, traces)),
         proposed=proposed,
     )
 

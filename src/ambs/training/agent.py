@@ -86,9 +86,23 @@ class Agent:
         self._first = self._first & ~usable
         self.steps += 1
         decision = jax.device_get(decision)
-        self.raw_action = decision.action
+        self.raw_action, self.raw_proposed = decision.action, decision.proposed
         to_env = self.interface.to_env
         return decision._replace(action=to_env(decision.action), proposed=to_env(decision.proposed))
+
+    @property
+    def memory(self) -> Carry:
+        """What the agent remembers after the last decision; the next one makes it invalid."""
+        return self._carry
+
+    def follow(self, memory: Carry, observation: Any, labels: Any, root: Any, step: int) -> tuple[Carry, Any]:
+        """What the same policy would do without a shield, with a memory of its own: that memory, and actions as the model
+        has them. The agent itself stays as it is."""
+        nobody, everybody = np.zeros(self.batch, bool), np.ones(self.batch, bool)
+        parts, known = self._checked(observation)[0], self._known(labels)
+        off = np.array(False)
+        memory, decision = self._act(self.player, memory, parts, nobody, known, off, root, step, everybody)
+        return memory, decision.action
 
     def explain(self, decision: Decision, env: int = 0) -> str:
         """One sentence on the last decision."""

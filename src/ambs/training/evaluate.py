@@ -1,7 +1,8 @@
 """Playing a trained agent for the record: with the shield, without it, or both in the same worlds."""
 
+import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -15,9 +16,20 @@ from ambs.training.loop import make_envs
 
 Side = Literal["on", "off"]
 Policy = Literal["task", "backup", "random"]
-Watcher = Callable[[int, dict[str, Any]], None]
-"""Called after each step with the number of the batch's first episode and all that the step showed."""
 LARGEST_BATCH = 8
+
+
+class Watcher(Protocol):
+    """Somebody who looks on; `first` is the number of a batch's first episode."""
+
+    def decided(self, first: int, seen: dict[str, Any]) -> None:
+        """Before a step: observation, labels, decision, action, milliseconds, envs, live (environments that count)."""
+
+    def stepped(self, first: int, seen: dict[str, Any]) -> None:
+        """After it: the same, infos and ended."""
+
+    def played(self, first: int, envs: Any) -> None:
+        """All episodes of a batch are over."""
 
 
 def evaluate(
@@ -67,22 +79,28 @@ def _batch(
     found: dict[int, dict[str, Any]] = {}
     while len(found) < size:
         decision: Decision | None = None
+        begun = time.perf_counter()
         if policy == "random":
             actions = agent.interface.to_env(agent.interface.random(rng, size))
         else:
             decision = agent.act(raw, infos["labels"])
             actions = np.asarray(decision.action)
-        before = {"observation": raw, "labels": infos["labels"], "decision": decision, "action": actions}
+        live = [index for index in range(size) if index not in found]
+        seen = {"observation": raw, "labels": infos["labels"], "decision": decision, "action": actions}
+        seen |= {"milliseconds": 1000 * (time.perf_counter() - begun), "envs": envs, "live": live}
+        if watch is not None:
+            watch.decided(first, seen)
         raw, _, terminated, truncated, infos = envs.step(actions)
         if watch is not None:
-            live = [index for index in range(size) if index not in found]
-            watch(first, {**before, "infos": infos, "ended": terminated | truncated, "envs": envs, "live": live})
+            watch.stepped(first, seen | {"infos": infos, "ended": terminated | truncated})
         for row in accounts.step(infos, (terminated, truncated), decision, agent.shielded and policy != "random"):
             if row["env"] not in found:
                 found[row["env"]] = {**row, "episode": first + row["env"], "world": worlds[row["env"]]}
         agent.restart(terminated | truncated)
         if on_step is not None:
             on_step(first + len(found))
+    if watch is not None:
+        watch.played(first, envs)
     return [found[index] for index in range(size)]
 
 

@@ -7,78 +7,172 @@ from typing import Any
 import jax
 import numpy as np
 
+from ambs import __version__
+from ambs.envs.scene import KINDS, stacked
+from ambs.envs.snapshot import one_env
+from ambs.errors import UserError
 from ambs.shield.decide import Decision, Reason
 from ambs.training.agent import Agent
+from ambs.training.details import Budget, Details
+from ambs.training.twins import Moment
 
+FORMAT = 2
 FRAMES_PER_SECOND = 20
+LARGEST_PICTURE = 128
+"""Side of a stored picture (pixels)."""
 
 
 class Recorder:
-    """Watches an evaluation; `close` writes what is left and returns the files.
+    """Watches an evaluation; `close` writes what is left and returns the files. docs/run-folder.md tells the format."""
 
-    `episode-NNNN-on.npz` (or `-off`), time first: `observation.*`, `labels`, `action`, and per frame of the step that follows
-    `frame_rewards`, `frame_labels`, `frame_violations`, `frame_valid`; of the shield `proposed`, `overridden`, `p_safe`,
-    `interval`, `traces_used`, `violating`, `reason`, `first_violation`, `atom`. The `.json` beside it says what they mean.
-    """
-
-    def __init__(self, agent: Agent, record: Path | None, video: Path | None) -> None:
-        self.agent, self.record, self.video = agent, record, video
-        self.steps: dict[str, list[dict[str, np.ndarray]]] = {}
+    def __init__(self, agent: Agent, record: Path | None, video: Path | None, policy: str = "task") -> None:
+        self.agent, self.record, self.video, self.policy = agent, record, video, policy
+        self.episodes: dict[str, dict[str, Any]] = {}
         self.pictures: dict[str, list[np.ndarray]] = {}
         self.files: list[str] = []
+        self.budget = Budget()
+        self.details = Details(agent, self.budget) if record is not None else None
+        self._drawable = True
         for folder in (record, video):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
 
-    def __call__(self, first: int, seen: dict[str, Any]) -> None:
-        """Take in one step of a batch whose first episode has this number."""
-        pictures = seen["envs"].pictures() if self.video is not None else None
-        for env in seen["live"]:
-            name = f"episode-{first + env:04d}-{'on' if self.agent.shielded else 'off'}"
-            if self.record is not None:
-                self.steps.setdefault(name, []).append(self._row(seen, env))
-            if pictures is not None:
-                self.pictures.setdefault(name, []).append(pictures[env])
-            if seen["ended"][env]:
-                self._write(name)
+    def decided(self, first: int, seen: dict[str, Any]) -> None:
+        """Take in what there is before a step."""
+        if self.record is not None:
+            self.budget.timed(self._decided)(first, seen)
+
+    def stepped(self, first: int, seen: dict[str, Any]) -> None:
+        """Take in what the step led to."""
+        self.budget.timed(self._stepped)(first, seen)
+
+    def played(self, first: int, envs: Any) -> None:
+        """A batch of episodes is over: look into their decisions and write them."""
+        del first
+        extra: dict[str, Any] = {}
+        if self.details is not None and self.episodes:
+            extra = self.details.work_out(self.episodes, envs)
+        self.budget.timed(self._write_all)(extra)
 
     def close(self) -> list[str]:
         """The files that were written; episodes that did not end are written too."""
-        for name in {*self.steps, *self.pictures}:
-            self._write(name)
+        self._write_all({})
+        if self.details is not None:
+            self.details.close()
         return sorted(self.files)
+
+    def _name(self, number: int) -> str:
+        return f"episode-{number:04d}-{'on' if self.agent.shielded else 'off'}"
+
+    def _decided(self, first: int, seen: dict[str, Any]) -> None:
+        envs, decision = seen["envs"], seen["decision"]
+        scenes = envs.scenes()
+        pictures = self._pictures(envs) if scenes is None and not self.agent.interface.spec.observation.image else None
+        latent = jax.device_get(self.agent.memory.latent) if decision is not None else None
+        # A state is needed where a twin may start from it, or where the true world is to be asked.
+        asked = decision is not None and (np.any(decision.overridden) or getattr(self.details, "true", None))
+        state = envs.get_state() if asked and envs.can_save else None
+        for env in seen["live"]:
+            episode = self.episodes.setdefault(
+                self._name(first + env),
+                {"rows": [], "moments": [], "scenes": [], "env": env, "envs": envs.num_envs, "root": self.agent.root},
+            )
+            row = self._row(seen, env)
+            if scenes is not None:
+                episode["scenes"].append(scenes[env])
+            if pictures is not None:
+                row["picture"] = pictures[env]
+            episode["rows"].append(row)
+            if latent is not None:
+                mine = jax.tree.map(lambda leaf, env=env: leaf[env], latent)
+                own = one_env(state, env, envs.num_envs) if state is not None else None
+                proposed = np.asarray(self.agent.raw_proposed)[env]
+                episode["moments"].append(Moment(env, self.agent.steps - 1, mine, proposed, own))
+            episode["actions"] = envs.action_names
+
+    def _stepped(self, first: int, seen: dict[str, Any]) -> None:
+        pictures = seen["envs"].pictures() if self.video is not None else None
+        for env in seen["live"]:
+            name = self._name(first + env)
+            if self.record is not None:
+                row = self.episodes[name]["rows"][-1]
+                for key in ("frame_rewards", "frame_labels", "frame_violations", "frame_valid"):
+                    row[key] = np.array(seen["infos"][key][env])
+            if pictures is not None:
+                self.pictures.setdefault(name, []).append(pictures[env])
 
     def _row(self, seen: dict[str, Any], env: int) -> dict[str, np.ndarray]:
         row = {
             f"observation.{key}": part[env] for key, part in self.agent.interface.observe(seen["observation"]).items()
         }
         row |= {"labels": seen["labels"][env], "action": np.asarray(seen["action"])[env]}
-        for key in ("frame_rewards", "frame_labels", "frame_violations", "frame_valid"):
-            row[key] = seen["infos"][key][env]
+        row["milliseconds"] = np.float32(seen["milliseconds"])
         decision: Decision | None = seen["decision"]
         if decision is not None:
             fields = decision._asdict()
             row |= {key: np.asarray(jax.tree.leaves(value)[0])[env] for key, value in fields.items() if key != "action"}
         return {key: np.array(value) for key, value in row.items()}
 
-    def _write(self, name: str) -> None:
-        rows = self.steps.pop(name, [])
-        if rows and self.record is not None:
-            path = self.record / f"{name}.npz"
-            with path.open("wb") as file:
-                arrays: dict[str, Any] = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-                np.savez_compressed(file, **arrays)
-            facts = self.agent.interface.to_dict() | {
-                "format": 1,
-                "steps": len(rows),
-                "shield": self.agent.shielded,
-                "settings": self.agent.config.shield.__dict__,
-                "reasons": {reason.name.lower(): int(reason) for reason in Reason},
-                "trace_atoms": list(self.agent.player.model.trace_formula()[1].names),
-                "thresholds": np.asarray(self.agent.player.thresholds).tolist(),
-            }
-            path.with_suffix(".json").write_text(json.dumps(facts, indent=1))
-            self.files.append(str(path))
+    def _pictures(self, envs: Any) -> np.ndarray | None:
+        """What people would see, made small; None if the environment cannot be drawn."""
+        if not self._drawable:
+            return None
+        try:
+            pictures = np.asarray(envs.pictures())
+        except UserError:
+            self._drawable = False
+            return None
+        step = -(-max(pictures.shape[1:3]) // LARGEST_PICTURE)
+        return pictures[:, ::step, ::step]
+
+    def _write_all(self, extra: dict[str, Any]) -> None:
+        for name, episode in self.episodes.items():
+            self._write(name, episode, extra.get(name, {"arrays": {}, "left_out": {}}))
+        self.episodes = {}
+        for name in list(self.pictures):
+            self._film(name)
+
+    def _write(self, name: str, episode: dict[str, Any], extra: dict[str, Any]) -> None:
+        # An episode that was cut off in the middle of a step does not know what came of it.
+        rows = [row for row in episode["rows"] if "frame_valid" in row]
+        if not rows or self.record is None:
+            return
+        arrays: dict[str, Any] = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+        if episode["scenes"]:
+            arrays |= {f"scene.{key}": part[: len(rows)] for key, part in stacked(episode["scenes"]).items()}
+            arrays["scene.extent"] = episode["scenes"][0].extent
+        arrays |= extra["arrays"]
+        path = self.record / f"{name}.npz"
+        with path.open("wb") as file:
+            stored: dict[str, Any] = {key: _small(key, array) for key, array in arrays.items()}
+            np.savez_compressed(file, **stored)
+        facts = self._facts(episode, len(rows), extra["left_out"])
+        path.with_suffix(".json").write_text(json.dumps(facts, indent=1))
+        self.files.append(str(path))
+
+    def _facts(self, episode: dict[str, Any], steps: int, left_out: dict[str, int]) -> dict[str, Any]:
+        agent = self.agent
+        return agent.interface.to_dict() | {
+            "format": FORMAT,
+            "ambs": __version__,
+            "env": agent.config.env,
+            "method": agent.config.method,
+            "policy": self.policy,
+            "steps": steps,
+            "together": episode["envs"],
+            "shield": agent.shielded,
+            "settings": agent.config.shield.__dict__,
+            "caveat": agent.config.shield.caveat,
+            "reasons": {reason.name.lower(): int(reason) for reason in Reason},
+            "trace_atoms": list(agent.player.model.trace_formula()[1].names),
+            "thresholds": np.asarray(agent.player.thresholds).tolist(),
+            "kinds": list(KINDS),
+            "square": bool(episode["scenes"] and episode["scenes"][0].square),
+            "action_names": list(episode.get("actions", ())),
+            "left_out": left_out,
+        }
+
+    def _film(self, name: str) -> None:
         pictures = self.pictures.pop(name, [])
         if pictures and self.video is not None:
             from PIL import Image
@@ -88,3 +182,11 @@ class Recorder:
             pause = 1000 * self.agent.interface.spec.frames // FRAMES_PER_SECOND
             images[0].save(path, save_all=True, append_images=images[1:], duration=max(pause, 20), loop=0)
             self.files.append(str(path))
+
+
+def _small(key: str, array: Any) -> np.ndarray:
+    """Whole numbers no wider than they need be: traces are many."""
+    array = np.asarray(array)
+    if array.dtype.kind == "i" and key.rpartition(".")[2] in ("first_violation", "atom"):
+        return array.astype(np.int16)
+    return array

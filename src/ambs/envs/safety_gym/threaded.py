@@ -10,9 +10,11 @@ from gymnasium.utils import seeding
 
 from ambs.envs.safety_gym.env import action_space
 from ambs.envs.safety_gym.observation import Looks, Observation, Observer
-from ambs.envs.safety_gym.robots import FRAME_SKIP
+from ambs.envs.safety_gym.robots import FRAME_SKIP, POINT
+from ambs.envs.safety_gym.scenes import lidar_scene, world_scene
 from ambs.envs.safety_gym.tasks import ATOMS, MAX_FRAMES, find_task
 from ambs.envs.safety_gym.worlds import Worlds
+from ambs.envs.scene import Scene
 from ambs.envs.snapshot import Snapshot
 from ambs.envs.vector import MAX_FAULTS, Frames, LabelledVectorEnv
 from ambs.spec.formula import Formula
@@ -53,6 +55,7 @@ class ThreadedVectorEnv(LabelledVectorEnv):
             action_repeat=action_repeat,
             max_faults=max_faults,
         )
+        self.action_names = ("forward", "turn") if self.task.robot is POINT else ("left wheel", "right wheel")
         self.worlds = Worlds(
             self.task,
             num_envs,
@@ -66,6 +69,15 @@ class ThreadedVectorEnv(LabelledVectorEnv):
     def pictures(self) -> np.ndarray:
         """All arenas from above, uint8 `[n, 256, 256, 3]`."""
         return self.observer.view(self.worlds, "top_down", 256)
+
+    def scenes(self) -> list[Scene]:
+        """The arenas."""
+        return [world_scene(self.worlds, index) for index in range(self.num_envs)]
+
+    def imagined(self, now: Scene, observations: np.ndarray) -> list[Scene] | None:
+        """What vectors tell of the robot's surroundings, in its own frame; a picture is a picture already."""
+        del now
+        return [lidar_scene(vector) for vector in observations] if observations.ndim == 2 else None
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the threads."""

@@ -1,0 +1,49 @@
+"""What stands where, for a map: an environment that can be drawn from above says so by two methods.
+
+`scene()` is the current state. `imagined_scene(now, observation)` is what an observation that was foreseen in the state `now`
+tells of the place of things; it may be rougher, and in coordinates of its own (`extent`). The second one may be missing.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+KINDS = ("goal", "hazard", "vase", "wall")
+NOTHING = -1
+
+
+class Scene(NamedTuple):
+    """One state from above; lengths in the environment's own unit."""
+
+    robot: np.ndarray
+    """x, y, heading (rad, counter-clockwise from +x; NaN: it has none), `[3]`."""
+    items: np.ndarray
+    """Per thing: its kind (index into `KINDS`), x, y, and radius, or half the side of a square, `[things, 4]`."""
+    extent: np.ndarray
+    """What a map should show: least and greatest x, least and greatest y, `[4]`."""
+    square: bool = False
+    """Whether things are squares, cells of a grid."""
+
+
+def scene(
+    robot: Sequence[float], things: Sequence[tuple[str, Sequence[float], float]], half: float, square: bool = False
+) -> Scene:
+    """A scene from (kind, place, radius) of each thing, shown from −half to +half."""
+    rows = [(KINDS.index(kind), place[0], place[1], radius) for kind, place, radius in things]
+    return Scene(
+        np.array([*robot, *[np.nan] * (3 - len(robot))], np.float32),
+        np.array(rows, np.float32).reshape(-1, 4),
+        np.array([-half, half, -half, half], np.float32),
+        square,
+    )
+
+
+def stacked(scenes: Sequence[Scene]) -> dict[str, np.ndarray]:
+    """Scenes one after the other: `robot` `[n, 3]`, `items` `[n, most, 4]` with the kind `NOTHING` where there are fewer."""
+    most = max(found.items.shape[0] for found in scenes)
+    items = np.zeros((len(scenes), most, 4), np.float32)
+    items[..., 0] = NOTHING
+    for row, found in zip(items, scenes, strict=True):
+        row[: found.items.shape[0]] = found.items
+    return {"robot": np.stack([found.robot for found in scenes]), "items": items}

@@ -17,6 +17,7 @@ from ambs.cli.doctor import Doctor
 from ambs.cli.envs import Envs
 from ambs.cli.evaluate import Evaluate
 from ambs.cli.guarantee import Guarantee
+from ambs.cli.inspect import Inspect
 from ambs.cli.play import Play
 from ambs.cli.quickstart import Quickstart
 from ambs.cli.report import Report
@@ -40,6 +41,7 @@ Verb = (
     | Annotated[Envs, tyro.conf.subcommand("envs")]
     | Annotated[Evaluate, tyro.conf.subcommand("eval")]
     | Annotated[Guarantee, tyro.conf.subcommand("guarantee")]
+    | Annotated[Inspect, tyro.conf.subcommand("inspect")]
     | Annotated[Play, tyro.conf.subcommand("play")]
     | Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
     | Annotated[Report, tyro.conf.subcommand("report")]

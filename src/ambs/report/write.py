@@ -74,11 +74,11 @@ def curves_csv(summary: dict[str, Any]) -> str:
                 columns = (series["mean"], series["low"] or none, series["high"] or none, series["seeds"])
                 for frames, mean, *rest in zip(at, *columns, strict=True):
                     if mean is not None:
-                        writer.writerow([_cell(part["env"]), _cell(panel["key"]), _cell(label), frames, mean, *rest])
+                        writer.writerow([cell(part["env"]), cell(panel["key"]), cell(label), frames, mean, *rest])
     return out.getvalue()
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Text that no spreadsheet takes for a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 

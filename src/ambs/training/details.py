@@ -70,7 +70,7 @@ class Details:
         self.true: TrueWorld | None = true_world(make(agent.config.env).unwrapped) if ours else None
         if self.true is not None:
             bound = functools.partial(safe_futures, config=agent.config, interface=agent.interface, true=self.true)
-            self._true = jax.jit(bound)
+            self._true = _quick_jit(bound)
 
     def close(self) -> None:
         """Close the spare environments."""
@@ -118,10 +118,11 @@ class Details:
         size = episode["envs"]
         if size not in self._again:
             bound = functools.partial(imagine_again, config=self.agent.config, envs=size, dtype=compute_dtype())
-            self._again[size] = jax.jit(bound)
+            self._again[size] = _quick_jit(bound)
         key = at(stream(episode["root"], "shield"), moment.number)
         again = self._again[size]
-        return jax.device_get(again(self.agent.player, key, moment.env, moment.latent, moment.proposed))
+        used = int(episode["rows"][step]["traces_used"])
+        return jax.device_get(again(self.agent.player, key, moment.env, moment.latent, moment.proposed, used))
 
     def _truth(self, episode: dict[str, Any], step: int) -> int | None:
         moment: Moment = episode["moments"][step]
@@ -131,6 +132,12 @@ class Details:
         here = Situation(self.true.state(own), moment.latent)
         key = at(stream(episode["root"], "truth"), moment.number)
         return int(self._true(self.agent.player, key, here, moment.proposed))
+
+
+def _quick_jit(function: Callable[..., Any]) -> Any:
+    """`jax.jit`; on a CPU with less optimisation, since what runs a few dozen times should not compile longest of all."""
+    quick = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+    return jax.jit(function, compiler_options=quick if jax.default_backend() == "cpu" else None)
 
 
 def interesting(rows: list[dict[str, np.ndarray]]) -> dict[str, list[int]]:

@@ -53,12 +53,13 @@ def imagine_again(
     env: Int[Array, ""],
     latent: Latent,
     proposed: Float[Array, "actions"],
+    used: Int[Array, ""],
     *,
     config: Config,
     envs: int,
     dtype: Any = jnp.float32,
 ) -> Futures:
-    """The futures of environment `env` of `envs` at the decision that the shield made with `key`."""
+    """The futures of environment `env` of `envs` at the decision that the shield made with `key`, from `used` of them."""
     fast = player._replace(**{name: cast(getattr(player, name), dtype) for name in ("model", "actors", "critics")})
     parts = shield_parts(fast, config)
     keys = trace_keys(key, envs, jnp.arange(rule(config.shield).traces))[env]
@@ -71,7 +72,10 @@ def imagine_again(
     risk = 1 - parts.psi.probability(traces.labels.astype(jnp.float32), parts.atoms).min(axis=(1, 2))
     steps = config.shield.steps
     early = jnp.where(evidence.first_violation > 0, 2.0 + steps - evidence.first_violation, 0.0)
-    _, worst = jax.lax.top_k(early + jnp.where(jnp.isfinite(risk), risk, 0.0), min(WORST, keys.shape[0]))
+    badness = early + jnp.where(jnp.isfinite(risk), risk, 0.0)
+    # Only those that the decision is made of are counter-examples to it.
+    badness = jnp.where(jnp.arange(keys.shape[0]) < used, badness, -1.0)
+    _, worst = jax.lax.top_k(badness, min(WORST, keys.shape[0]))
     critics = parts.critics
     filmed: Any = functools.partial(
         play,

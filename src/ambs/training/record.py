@@ -78,6 +78,8 @@ class Recorder:
                 {"rows": [], "moments": [], "scenes": [], "env": env, "envs": envs.num_envs, "root": self.agent.root},
             )
             row = self._row(seen, env)
+            if not episode["rows"]:
+                row["milliseconds"] = np.array(np.nan, np.float32)  # It may have compiled first.
             if scenes is not None:
                 episode["scenes"].append(scenes[env])
             if pictures is not None:

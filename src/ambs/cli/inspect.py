@@ -1,0 +1,78 @@
+"""`ambs inspect`: why the shield stepped in, as a page to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+if TYPE_CHECKING:
+    from ambs.report.inspector.recording import Recording
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Turn recorded episodes into pages that tell, step by step, why the shield accepted or overrode.
+
+    Pages need no server and no network. Episodes are recorded by `ambs eval RUN --record DIR`.
+
+    Example: ambs eval RUN --episodes 3 --record recorded && ambs inspect recorded --open
+    """
+
+    recorded: tyro.conf.Positional[Path]
+    """Folder of recorded episodes, or one of them."""
+    out: Path | None = None
+    """Folder for the pages; None: beside the recordings."""
+    open: bool = False
+    """Show the page with the most to see in a browser."""
+    episode: str | None = None
+    """Only this one, e.g. episode-0001-on."""
+    step: int | None = None
+    """Step of the figure; None: the first override."""
+    figure: Path | None = None
+    """Draw one step for a paper instead (.png or .svg)."""
+    audit: Path | None = None
+    """Write the audit of all episodes as a table instead (.csv)."""
+
+    def run(self) -> int:
+        """Read, draw, write."""
+        from ambs.report.inspector import write
+        from ambs.report.inspector.recording import find, read
+
+        recordings = [read(path) for path in self._chosen(find(self.recorded))]
+        if self.figure is not None:
+            chosen = write.most_to_see(recordings)
+            print(f"Wrote {self.figure}: {write.figure(chosen, self.step, self.figure)}")
+        if self.audit is not None:
+            print(f"Wrote {self.audit}: {write.audit_csv(recordings, self.audit)} findings")
+        if self.figure is None and self.audit is None:
+            self._pages(recordings)
+        return 0
+
+    def _chosen(self, paths: list[Path]) -> list[Path]:
+        from ambs.errors import UserError
+
+        if self.episode is None:
+            return paths
+        chosen = [path for path in paths if path.stem == self.episode]
+        if not chosen:
+            raise UserError(f"there is no {self.episode}; there are {', '.join(path.stem for path in paths)}")
+        return chosen
+
+    def _pages(self, recordings: list[Recording]) -> None:
+        from ambs.report.inspector import write
+
+        folder = self.out or (self.recorded.parent if self.recorded.is_file() else self.recorded)
+        files = write.pages(recordings, folder)
+        for file, text in files:
+            print(f"Wrote {file} ({text.partition(': ')[2]})")
+        names = [recording.name for recording in recordings]
+        best = files[names.index(write.most_to_see(recordings).name)][0]
+        if self.open:
+            import webbrowser
+
+            webbrowser.open(best.resolve().as_uri())
+        else:
+            print(f"Open {best} in a browser.")

@@ -1,0 +1,88 @@
+"""Where the shield was wrong, or seems to have been."""
+
+import csv
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ambs.report.inspector.recording import Recording
+from ambs.report.write import cell
+
+FALSE_ALARM, MISS, BACKUP = "false alarm", "miss", "violation under the backup policy"
+KINDS = {
+    FALSE_ALARM: "overridden, but without the shield nothing would have happened within the horizon",
+    MISS: "accepted, and the formula broke within the horizon",
+    BACKUP: "the formula broke while the backup policy acted",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One finding: its kind, its step, and a sentence."""
+
+    kind: str
+    step: int
+    text: str
+
+
+def audit(recording: Recording) -> list[Entry]:
+    """Findings by step. A miss is listed at the last decision that could have prevented it and was accepted."""
+    if not recording.decided or not recording.facts["shield"]:
+        return []
+    arrays, horizon = recording.arrays, int(recording.facts["settings"]["horizon"])
+    broken = arrays["frame_violations"].any(axis=1)
+    overridden = arrays["overridden"]
+    found = [_false_alarm(recording, index) for index in _spared(arrays)]
+    found += [
+        Entry(BACKUP, step, f"the backup policy acted, and {_names(recording, step)} broke the formula")
+        for step in np.flatnonzero(broken & overridden).tolist()
+    ]
+    # Of a stretch of violating steps only the first is news.
+    for step in np.flatnonzero(broken & ~np.append(False, broken[:-1])).tolist():
+        before = [at for at in range(max(0, step - horizon + 1), step + 1) if not overridden[at]]
+        if before and arrays["traces_used"][before[-1]] > 0:
+            at = before[-1]
+            when = "in this very step" if at == step else f"{step - at + 1} steps on"
+            found.append(
+                Entry(
+                    MISS,
+                    at,
+                    f"accepted with p̃ = {arrays['p_safe'][at]:.3g}; {_names(recording, step)} broke the formula {when}",
+                )
+            )
+    return sorted(found, key=lambda entry: (entry.step, entry.kind))
+
+
+def as_csv(recordings: list[Recording]) -> str:
+    """The audits of several episodes, a row for each finding."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["episode", "step", "finding", "p_safe", "traces", "violating", "what happened"])
+    for recording in recordings:
+        arrays = recording.arrays
+        for entry in audit(recording):
+            numbers: list[Any] = [f"{arrays['p_safe'][entry.step]:.6g}", int(arrays["traces_used"][entry.step])]
+            numbers.append(int(arrays["violating"][entry.step]))
+            writer.writerow([cell(recording.name), entry.step, entry.kind, *numbers, cell(entry.text)])
+    return out.getvalue()
+
+
+def _spared(arrays: dict[str, np.ndarray]) -> list[int]:
+    """Twins that did not violate."""
+    return np.flatnonzero(arrays["twin.violation"] == 0).tolist() if "twin.step" in arrays else []
+
+
+def _false_alarm(recording: Recording, index: int) -> Entry:
+    step, taken = int(recording.arrays["twin.step"][index]), int(recording.arrays["twin.taken"][index])
+    after = f"for {taken} step{'s' if taken != 1 else ''}"
+    if taken < recording.facts["settings"]["horizon"]:
+        after += ", when the episode ended"
+    return Entry(FALSE_ALARM, step, f"overridden; from the same state, unshielded, the formula held {after}")
+
+
+def _names(recording: Recording, step: int) -> str:
+    frames = recording.arrays["frame_labels"][step][recording.arrays["frame_violations"][step]]
+    held = [name for name, holds in zip(recording.facts["atoms"], frames.any(axis=0), strict=False) if holds]
+    return " and ".join(held) or "the absence of all labels"

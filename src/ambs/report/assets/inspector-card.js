@@ -150,7 +150,7 @@ const card = (() => {
       return;
     }
     const breaking = found.worst.filter((one) => one.first > 0).length;
-    note.textContent = `The ${plural(found.worst.length, "worst future")} that the model imagined at step ${step} if the proposed action were executed${breaking ? "" : " (none of them breaks the formula)"}, and what came of it. Numbers are the model's label probabilities; red ones count as true.`;
+    note.textContent = `The ${plural(found.worst.length, "worst future")} that the model imagined at step ${step} if the proposed action were executed${breaking ? "" : " (none of them breaks the formula)"}, and what came of it. Numbers are the model's label probabilities; ${counted(data)}${scene.places(step, found) ? " Dashed: where things really are." : ""}`;
     const rows = found.worst.map((one, rank) => strip(
       one.first > data.settings.rolled ? `worst ${rank + 1}: only a critic expects a violation` : one.first ? `worst ${rank + 1}: breaks at step ${one.first}` : `worst ${rank + 1}: stays safe`,
       one.shown.map((at, i) => cell(data, at, picture(data, scene, step, found, one, at, i), probabilities(data, one.labels[at - 1]), at === one.first)),
@@ -163,13 +163,20 @@ const card = (() => {
     place.replaceChildren(...rows);
   }
 
+  // From when on a label probability counts.
+  function counted(data) {
+    if (data.settings.labels === "sample") return "each is drawn as a coin; red ones are likelier than not.";
+    if (data.settings.labels === "mean") return "they count as expected costs; red ones are likelier than not.";
+    return `a label counts as true, in red, from ${data.facts.thresholds.map((one, i) => `${one} (${data.facts.trace_atoms[i]})`).join(", ")} on.`;
+  }
+
   const strip = (title, cells, kind) => html("div", { class: `strip ${kind}` }, html("h3", {}, title), html("div", { class: "cells" }, ...cells));
 
   const cell = (data, at, shown, labels, broke) => html("figure", { class: broke ? "broke" : "" }, shown, html("figcaption", {}, html("div", {}, `step ${at}`), ...labels));
 
   function probabilities(data, values) {
     return values.map((p, i) => {
-      const hot = p !== null && p >= (data.facts.thresholds[i] ?? 0.5);
+      const hot = p !== null && p >= (data.settings.labels === "mode" ? data.facts.thresholds[i] ?? 0.5 : 0.5);
       return html("div", { class: hot ? "label hot" : "label" }, `${data.facts.trace_atoms[i] || i} ${p === null ? "?" : p.toFixed(2)}`);
     });
   }

@@ -20,6 +20,8 @@
     own: (found) => found.worst.every((one) => one.robot && one.robot.every((place) => place[0] === 0 && place[1] === 0)),
   };
 
+  scene.places = (step, found) => data.map && found.worst.some((one) => one.robot && !one.strip) && !scene.own(found);
+
   function decide() {
     if (!data.facts.shield || !stored) return { reasons: [], used: [], violating: [], error: "", missing: "" };
     return rules.episode(data, stored, state);
@@ -65,6 +67,9 @@
   }
 
   function drawTimeline() {
+    const notes = ["blue: estimated safety p̃ with its interval"];
+    if (data.truth.length) notes.push("green rings: true safety");
+    at("timeline-note").textContent = data.facts.shield ? notes.join(" · ") : "";
     line = drawing.timeline(at("timeline"), data, current, state);
     line.move(state.step);
   }

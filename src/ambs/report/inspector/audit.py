@@ -9,13 +9,18 @@ import numpy as np
 
 from ambs.report.inspector.recording import Recording
 from ambs.report.write import cell
+from ambs.spec.bounds import clopper_pearson
 
-FALSE_ALARM, MISS, BACKUP = "false alarm", "miss", "violation under the backup policy"
+FALSE_ALARM, MISS, BACKUP, OPTIMIST = "false alarm", "miss", "violation under the backup policy", "too optimistic"
 KINDS = {
     FALSE_ALARM: "overridden, but without the shield nothing would have happened within the horizon",
     MISS: "accepted, and the formula broke within the horizon",
     BACKUP: "the formula broke while the backup policy acted",
+    OPTIMIST: "accepted, though the true probability, where it is known, was below what is asked for",
 }
+
+UNSURE = 0.01
+"""1 − coverage of the interval of a true probability."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ def audit(recording: Recording) -> list[Entry]:
     if not recording.decided or not recording.facts["shield"]:
         return []
     arrays, horizon = recording.arrays, int(recording.facts["settings"]["horizon"])
-    broken = arrays["frame_violations"].any(axis=1)
+    broken = np.asarray(arrays["frame_violations"].any(axis=1))
     overridden = arrays["overridden"]
     found = [_false_alarm(recording, index) for index in _spared(arrays)]
     found += [
@@ -52,6 +57,7 @@ def audit(recording: Recording) -> list[Entry]:
                     f"accepted with p̃ = {arrays['p_safe'][at]:.3g}; {_names(recording, step)} broke the formula {when}",
                 )
             )
+    found += _optimistic(recording)
     return sorted(found, key=lambda entry: (entry.step, entry.kind))
 
 
@@ -80,6 +86,20 @@ def _false_alarm(recording: Recording, index: int) -> Entry:
     if taken < recording.facts["settings"]["horizon"]:
         after += ", when the episode ended"
     return Entry(FALSE_ALARM, step, f"overridden; from the same state, unshielded, the formula held {after}")
+
+
+def _optimistic(recording: Recording) -> list[Entry]:
+    """Accepted decisions whose true probability was surely too low."""
+    arrays, asked = recording.arrays, 1 - float(recording.facts["settings"]["safety_level"])
+    found = []
+    for step, safe, futures in zip(
+        *(arrays.get(f"truth.{name}", ()) for name in ("step", "safe", "futures")), strict=True
+    ):
+        high = float(clopper_pearson(int(futures), np.array(int(futures - safe)), UNSURE)[1])
+        if not arrays["overridden"][step] and high < asked:
+            told = f"accepted with p̃ = {arrays['p_safe'][step]:.3g}; the true probability was {safe / futures:.3g}"
+            found.append(Entry(OPTIMIST, int(step), f"{told}, below {asked:.3g}"))
+    return found
 
 
 def _names(recording: Recording, step: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ambs.report.inspector.audit import audit
+from ambs.report.inspector.audit import UNSURE, audit
 from ambs.report.inspector.recording import NOT_DRAWN, Recording
 from ambs.spec.bounds import clopper_pearson
 
@@ -14,8 +14,6 @@ LARGEST_PAGE = 20_000_000
 """Bytes."""
 QUALITY = 88
 """Of the JPEGs."""
-SURE = 0.01
-"""1 − coverage of the interval of the true probability."""
 FARTHEST = 4
 """Sliders reach this many times the horizon where critics judge what lies beyond the stored steps."""
 
@@ -216,7 +214,7 @@ def _truth(recording: Recording) -> list[dict[str, Any]]:
     for index, step in enumerate(arrays.get("truth.step", np.zeros(0, int)).tolist()):
         futures = max(int(arrays["truth.futures"][index]), 1)
         safe = int(np.clip(arrays["truth.safe"][index], 0, futures))
-        low, high = clopper_pearson(futures, np.array(futures - safe), SURE)
+        low, high = clopper_pearson(futures, np.array(futures - safe), UNSURE)
         found.append({"step": step, "safe": safe, "futures": futures, "low": float(low), "high": float(high)})
     return found
 

@@ -92,6 +92,7 @@ def _timeline() -> Html:
     return tag(
         "section",
         tag("div", id="timeline", class_="panel"),
+        tag("p", "", id="timeline-note", class_="soft"),
         tag("input", type="range", id="scrub", min=0, value=0, step=1, aria_label="step of the episode"),
         tag("div", *controls, tag("select", *speeds, id="speed", aria_label="speed"), class_="controls"),
         class_="time",

@@ -23,7 +23,8 @@ def draw(recording: Recording, step: int, path: Path, kind: str) -> None:
         import matplotlib.pyplot as plt
 
         picture = plt.figure(figsize=(7.2, 3.2), layout="constrained")
-        left, right = picture.subfigures(1, 2, width_ratios=(1, 1.25))
+        parts: Any = picture.subfigures(1, 2, width_ratios=(1, 1.25))
+        left, right = parts
         _place(left.subplots(), recording, step)
         upper, lower = right.subplots(2, 1)
         _histogram(upper, recording, step)
@@ -62,7 +63,7 @@ def _place(axes: Any, recording: Recording, step: int) -> None:
     axes.plot(*robot[step, :2], "o", color="black", ms=5)
     extent = arrays.get("scene.extent", np.array([-1.0, 1.0, -1.0, 1.0]))
     axes.set(xlim=extent[:2], ylim=extent[2:], aspect="equal")
-    axes.legend(fontsize=6, loc="lower right")
+    axes.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=3, frameon=False)
 
 
 def _things(axes: Any, recording: Recording, step: int) -> None:
@@ -101,6 +102,7 @@ def _histogram(axes: Any, recording: Recording, step: int) -> None:
     counts = [int((first == k).sum()) for k in range(1, rolled + 2)]
     places = np.arange(1, rolled + 2 if counts[-1] else rolled + 1)
     axes.bar(places, counts[: len(places)], color="#b3261e")
+    axes.set_xticks(places[:: -(-len(places) // 16)])
     axes.set_ylabel("futures", fontsize=7)
     axes.set_xlabel("step of the first violation" + (f" ({rolled + 1}: a critic)" if counts[-1] else ""), fontsize=7)
     axes.tick_params(labelsize=6)

@@ -116,7 +116,7 @@ def _facts(path: Path) -> dict[str, Any]:
             f"{path} was written by {age} version of ambs (format {_line(facts.get('format'))}): record again"
         )
     for name, kind in {"steps": int, "frames": int, **_SETTINGS}.items():
-        value = facts["settings"].get(name) if name in _SETTINGS else facts.get(name)
+        value: Any = facts["settings"].get(name) if name in _SETTINGS else facts.get(name)
         good = isinstance(value, (int, float)) and not isinstance(value, bool) and np.isfinite(float(value))
         if not good or (kind is int and (value != int(value) or not 1 <= value <= 10**6)):
             raise UserError(f"{path}: {name} must be a number of a sane size, got {_line(value)}")

@@ -1,0 +1,161 @@
+"""Reading recordings, what is found in them, and what else than a page is made of them; by hand-worked answers."""
+
+import csv
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from ambs.cli.main import main
+from ambs.errors import UserError
+from ambs.report.inspector.audit import BACKUP, FALSE_ALARM, MISS, OPTIMIST, as_csv, audit
+from ambs.report.inspector.data import LARGEST_PAGE, page_data
+from ambs.report.inspector.document import document
+from ambs.report.inspector.recording import Recording, read
+from tests.report.inspector.recordings import make_recording
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return make_recording(tmp_path_factory.mktemp("one"))
+
+
+def changed(source, folder, facts=(), arrays=(), without=()):
+    """A copy of a recording with other facts and arrays."""
+    with np.load(source) as stored:
+        parts = {name: stored[name] for name in stored.files if name not in without} | dict(arrays)
+    with (folder / "episode-0000-on.npz").open("wb") as file:
+        np.savez(file, **parts)
+    told = json.loads(source.with_suffix(".json").read_text()) | dict(facts)
+    (folder / "episode-0000-on.json").write_text(json.dumps(told))
+    return folder / "episode-0000-on.npz"
+
+
+def test_audit_by_hand(path):
+    """Five steps, n = 2: step 0 accepted, 1 overridden in vain, 2 accepted and 3 overridden before a violation in 3, 4 not
+    really safe."""
+    arrays = dict(read(path).arrays)
+    shape = {name: array[:5].copy() for name, array in arrays.items() if array.shape[:1] == (80,)}
+    shape["overridden"] = np.array([False, True, False, True, False])
+    shape["frame_violations"] = np.zeros((5, 2), bool)
+    shape["frame_labels"] = np.zeros((5, 2, 2), bool)
+    shape["frame_violations"][3, 0] = shape["frame_labels"][3, 0, 0] = True
+    shape["traces_used"] = np.full(5, 20)
+    shape["p_safe"] = np.array([1.0, 0.2, 0.9, 0.1, 0.95])
+    shape |= {"twin.step": np.array([1, 3]), "twin.violation": np.array([0, 1]), "twin.taken": np.array([2, 2])}
+    shape |= {"truth.step": np.array([0, 4]), "truth.safe": np.array([99, 40]), "truth.futures": np.array([100, 100])}
+    facts = read(path).facts
+    facts = facts | {"steps": 5, "settings": facts["settings"] | {"horizon": 2}}
+    found = audit(Recording("by-hand", facts, shape))
+    assert [(entry.step, entry.kind) for entry in found] == [(1, FALSE_ALARM), (2, MISS), (3, BACKUP), (4, OPTIMIST)]
+    assert found[0].text == "overridden; from the same state, unshielded, the formula held for 2 steps"
+    assert found[1].text == "accepted with p̃ = 0.9; hazard broke the formula 2 steps on"
+    assert found[3].text == "accepted with p̃ = 0.95; the true probability was 0.4, below 0.7"
+    rows = list(csv.reader(io.StringIO(as_csv([Recording("=by-hand", facts, shape)]))))
+    assert rows[1][:6] == ["'=by-hand", "1", "false alarm", "0.2", "20", str(int(shape["violating"][1]))]
+    off = Recording("off", facts | {"shield": False}, shape)
+    assert audit(off) == []
+
+
+def test_traces_drawn_again_fill_up_what_the_rule_left(path):
+    recording = read(path)
+    data = page_data(recording)
+    drawn = np.array(data["traces"]["drawn"])
+    again = recording.arrays["futures.step"]
+    assert (drawn[again] == 100).all()
+    rest = np.setdiff1d(np.arange(80), again)
+    np.testing.assert_array_equal(drawn[rest], recording.arrays["traces_used"][rest])
+    assert data["map"]["items"][1] is None
+    assert data["map"]["items"][0] == [[0, 1, 1, 0.3], [1, 0, 0, 0.4]]
+
+
+def test_pages_stay_small(path, monkeypatch, tmp_path):
+    seen = make_recording(tmp_path, steps=20, image=32)
+    assert len(page_data(read(seen))["pictures"]) == 20
+    monkeypatch.setattr("ambs.report.inspector.data.LARGEST_PAGE", 20_000)
+    assert page_data(read(seen))["pictures"] == []
+    assert "larger than 20 MB" in document(read(seen), [])
+    assert LARGEST_PAGE <= 20_000_000
+
+
+def test_damage_gets_a_sentence(path, tmp_path):
+    def refusal(match):
+        with pytest.raises(UserError, match=match) as caught:
+            read(tmp_path / "episode-0000-on.npz")
+        assert "\n" not in str(caught.value)
+
+    target = tmp_path / "episode-0000-on.npz"
+    facts = json.loads(path.with_suffix(".json").read_text())
+    changed(path, tmp_path)
+    whole = target.read_bytes()
+    assert read(target).steps == 80
+    for length in (0, 100, len(whole) // 2, len(whole) - 10):
+        target.write_bytes(whole[:length])
+        refusal("is not a whole recording")
+    target.write_bytes(whole[:5000] + bytes(200) + whole[5200:])
+    refusal("is not a whole recording|must be|lacks")
+    changed(path, tmp_path, arrays={"reason": np.array([{}], object)})
+    refusal("is not a whole recording")
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr("words.txt", "nothing")
+    refusal("lacks the array")
+    changed(path, tmp_path, without=("frame_violations",))
+    refusal("lacks the array frame_violations")
+    changed(path, tmp_path, arrays={"p_safe": np.zeros(79, np.float32)})
+    refusal("p_safe must be numbers, 1 axes, 80 along the first")
+    changed(path, tmp_path, arrays={"twin.step": np.full(10, 80)})
+    refusal("points beyond the 80 steps")
+    for told, match in (
+        ({"format": 1}, "an older version"), ({"format": "x" * 500}, "another version"), ({"steps": True}, "steps must be"),
+        ({"settings": facts["settings"] | {"chunk": None}}, "chunk must be"), ({"atoms": [1]}, "atoms must be"),
+        ({"settings": []}, "does not describe"), ({"reasons": [1]}, "reasons must be"),
+    ):  # fmt: skip
+        changed(path, tmp_path, facts=told)
+        refusal(match)
+    (tmp_path / "episode-0000-on.json").write_text("[" * 100_000)
+    refusal("cannot be read")
+    (tmp_path / "episode-0000-on.json").write_text('{"format": 2')
+    refusal("cannot be read")
+    (tmp_path / "episode-0000-on.json").unlink()
+    refusal("is missing")
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["inspect", *map(str, arguments)])
+    return stop.value.code, capsys.readouterr()
+
+
+def test_the_verb(path, tmp_path, capsys):
+    make_recording(tmp_path, steps=30)
+    make_recording(tmp_path, name="episode-0001-on", steps=30, seed=3)
+    code, said = run(capsys, tmp_path)
+    assert code == 0
+    assert "Open " in said.out
+    assert 'href="episode-0001-on.html"' in (tmp_path / "episode-0000-on.html").read_text()
+    code, said = run(capsys, tmp_path, "--figure", tmp_path / "step.svg", "--step", 5, "--audit", tmp_path / "a.csv")
+    assert (tmp_path / "step.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "a.csv").read_text().startswith("episode,step,finding")
+    code, said = run(capsys, tmp_path, "--episode", "episode-0001-on", "--figure", tmp_path / "step.png")
+    assert (tmp_path / "step.png").read_bytes()[:4] == b"\x89PNG"
+    for arguments, sentence in (
+        ((tmp_path / "nowhere",), "neither a folder"),
+        ((tmp_path, "--episode", "7"), "there is no 7"),
+        ((tmp_path, "--figure", "x.gif"), "must end in .png or .svg"),
+        ((tmp_path, "--figure", tmp_path / "y.png", "--step", 30), "has steps 0 to 29"),
+    ):
+        code, said = run(capsys, *arguments)
+        assert code == 2
+        assert sentence in said.err
+    (tmp_path / "empty").mkdir()
+    assert "holds no recorded episode" in run(capsys, tmp_path / "empty")[1].err
+
+
+def test_no_learning_code_is_imported():
+    import subprocess
+    import sys
+
+    code = "import sys; import ambs.report.inspector.write, ambs.report.inspector.figure; print('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

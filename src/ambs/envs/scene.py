@@ -26,8 +26,14 @@ class Scene(NamedTuple):
     """Whether things are squares, cells of a grid."""
 
 
+Number = int | float
+
+
 def scene(
-    robot: Sequence[float], things: Sequence[tuple[str, Sequence[float], float]], half: float, square: bool = False
+    robot: Sequence[Number],
+    things: Sequence[tuple[str, Sequence[Number], Number]],
+    half: Number,
+    square: bool = False,
 ) -> Scene:
     """A scene from (kind, place, radius) of each thing, shown from −half to +half."""
     rows = [(KINDS.index(kind), place[0], place[1], radius) for kind, place, radius in things]

@@ -90,7 +90,7 @@ class Details:
             else:
                 for _, name, step in some:
                     self._skip(found[name], step, step in wanted[name]["overrides"] and envs.can_save)
-        return {name: _arrays(part, episodes[name], envs) for name, part in found.items()}
+        return {name: _arrays(part, episodes[name], envs, wanted[name]["passed over"]) for name, part in found.items()}
 
     def _some(self, episodes: Any, turns: list[tuple[str, int]], wanted: Any, found: Any, envs: Any) -> None:
         """Details of as many decisions as there are environments, from whatever episodes."""
@@ -141,18 +141,19 @@ def _quick_jit(function: Callable[..., Any]) -> Any:
 
 
 def interesting(rows: list[dict[str, np.ndarray]]) -> dict[str, list[int]]:
-    """Steps to look into: `overrides` by imagined futures, evenly spread, and the riskiest of the accepted, `near`."""
+    """Steps to look into: `overrides` by imagined futures, evenly spread, and the riskiest of the accepted, `near`; the
+    other overrides are `passed over`."""
     if "reason" not in rows[0]:
-        return {"overrides": [], "near": []}
+        return {"overrides": [], "near": [], "passed over": []}
     reason = np.array([row["reason"] for row in rows])
     overridden = np.array([row["overridden"] for row in rows])
-    overrides = np.flatnonzero(overridden & ~np.isin(reason, NO_TRACES))
+    every = overrides = np.flatnonzero(overridden & ~np.isin(reason, NO_TRACES))
     if overrides.size > MOST_OVERRIDES:
         overrides = overrides[np.linspace(0, overrides.size - 1, MOST_OVERRIDES).round().astype(int)]
     share = np.array([row["violating"] / max(int(row["traces_used"]), 1) for row in rows])
     risky = np.where(overridden, 0.0, share)
     near = [int(step) for step in np.argsort(-risky, kind="stable")[:MOST_NEAR] if risky[step] > 0]
-    return {"overrides": overrides.tolist(), "near": near}
+    return {"overrides": overrides.tolist(), "near": near, "passed over": np.setdiff1d(every, overrides).tolist()}
 
 
 def _turns(wanted: dict[str, dict[str, list[int]]]) -> Iterator[tuple[int, str, int]]:
@@ -167,11 +168,13 @@ def _turns(wanted: dict[str, dict[str, list[int]]]) -> Iterator[tuple[int, str, 
                 yield round_, name, steps[round_]
 
 
-def _arrays(found: dict[str, dict[int, Any]], episode: dict[str, Any], envs: Any) -> dict[str, Any]:
+def _arrays(
+    found: dict[str, dict[int, Any]], episode: dict[str, Any], envs: Any, passed_over: list[int]
+) -> dict[str, Any]:
     done = {
         kind: {step: one for step, one in sorted(parts.items()) if one is not None} for kind, parts in found.items()
     }
-    left_out = {kind: len(parts) - len(done[kind]) for kind, parts in found.items()}
+    left_out = {kind: len(parts) - len(done[kind]) + len(passed_over) * bool(parts) for kind, parts in found.items()}
     arrays: dict[str, Any] = {}
     if done["futures"]:
         arrays |= _future_arrays(done["futures"], episode, envs)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,6 +19,7 @@ Policy = Literal["task", "backup", "random"]
 LARGEST_BATCH = 8
 
 
+@runtime_checkable
 class Watcher(Protocol):
     """Somebody who looks on; `first` is the number of a batch's first episode."""
 

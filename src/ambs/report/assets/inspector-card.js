@@ -150,7 +150,7 @@ const card = (() => {
       return;
     }
     const breaking = found.worst.filter((one) => one.first > 0).length;
-    note.textContent = `The ${plural(found.worst.length, "worst future")} that the model imagined at step ${step} if the proposed action were executed${breaking ? "" : " (none of them breaks the formula)"}, and what came of it. Numbers are the model's label probabilities; ${counted(data)}${scene.places(step, found) ? " Dashed: where things really are." : ""}`;
+    note.textContent = `The ${plural(found.worst.length, "worst future")} that the model imagined at step ${step} if the proposed action were executed${breaking ? "" : " (none of them breaks the formula)"}, and what came of it. Numbers are the model's label probabilities; ${counted(data)}${scene.places(step, found) ? " Dashed: where things really are." : scene.own(found) ? " The robot is in the middle and looks up." : ""}`;
     const rows = found.worst.map((one, rank) => strip(
       one.first > data.settings.rolled ? `worst ${rank + 1}: only a critic expects a violation` : one.first ? `worst ${rank + 1}: breaks at step ${one.first}` : `worst ${rank + 1}: stays safe`,
       one.shown.map((at, i) => cell(data, at, picture(data, scene, step, found, one, at, i), probabilities(data, one.labels[at - 1]), at === one.first)),
@@ -167,7 +167,7 @@ const card = (() => {
   function counted(data) {
     if (data.settings.labels === "sample") return "each is drawn as a coin; red ones are likelier than not.";
     if (data.settings.labels === "mean") return "they count as expected costs; red ones are likelier than not.";
-    return `a label counts as true, in red, from ${data.facts.thresholds.map((one, i) => `${one} (${data.facts.trace_atoms[i]})`).join(", ")} on.`;
+    return `a label counts as true, in red, from ${data.facts.named.trace_atoms.map((i) => `${+(data.facts.thresholds[i] ?? 0.5).toPrecision(3)} (${data.facts.trace_atoms[i]})`).join(", ")} on.`;
   }
 
   const strip = (title, cells, kind) => html("div", { class: `strip ${kind}` }, html("h3", {}, title), html("div", { class: "cells" }, ...cells));
@@ -175,13 +175,14 @@ const card = (() => {
   const cell = (data, at, shown, labels, broke) => html("figure", { class: broke ? "broke" : "" }, shown, html("figcaption", {}, html("div", {}, `step ${at}`), ...labels));
 
   function probabilities(data, values) {
-    return values.map((p, i) => {
+    return data.facts.named.trace_atoms.map((i) => {
+      const p = values[i] ?? null;
       const hot = p !== null && p >= (data.settings.labels === "mode" ? data.facts.thresholds[i] ?? 0.5 : 0.5);
-      return html("div", { class: hot ? "label hot" : "label" }, `${data.facts.trace_atoms[i] || i} ${p === null ? "?" : p.toFixed(2)}`);
+      return html("div", { class: hot ? "label hot" : "label" }, `${data.facts.trace_atoms[i] || i} ${p === null ? "?" : p > 0 && p < 0.005 ? p.toPrecision(1) : p.toFixed(2)}`);
     });
   }
 
-  const met = (data, flags) => data.facts.atoms.map((name, i) => html("div", { class: flags[i] ? "label hot" : "label" }, `${name} ${flags[i] ? "yes" : "no"}`));
+  const met = (data, flags) => data.facts.named.atoms.map((i) => html("div", { class: flags[i] ? "label hot" : "label" }, `${data.facts.atoms[i]} ${flags[i] ? "yes" : "no"}`));
 
   function sprite(strip, i, count) {
     const made = html("div", { class: "picture" });
@@ -226,8 +227,20 @@ const card = (() => {
   }
 
   function drawn(data, scene, step, when, place) {
+    const found = data.futures.find((one) => one.step === step);
+    if (found && scene.own(found) && place && place[2] !== null) return around(data, scene.items(when), place, found.extent);
     const seen = view(near(data, scene, step), SMALL);
     return canvas(SMALL, "real state", ...things(scene.items(when), data.facts.kinds, seen, data.map.square), ...robot(place, seen, 5));
+  }
+
+  // As the robot has it: itself in the middle, looking up.
+  function around(data, items, place, extent) {
+    const seen = view(extent, SMALL), turn = Math.PI / 2 - place[2], cos = Math.cos(turn), sin = Math.sin(turn);
+    const turned = items.map(([kind, x, y, r]) => {
+      const dx = x - place[0], dy = y - place[1];
+      return [kind, cos * dx - sin * dy, sin * dx + cos * dy, r];
+    });
+    return canvas(SMALL, "real state, as the robot has it", ...things(turned, data.facts.kinds, seen, false), ...robot([0, 0, Math.PI / 2], seen, 5));
   }
 
   return { why, strips, plural };

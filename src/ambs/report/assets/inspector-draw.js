@@ -40,7 +40,6 @@ const drawing = (() => {
       svg.append(...bands(data, px, py), estimates(data, current, px, py));
       const asked = 1 - settings.level;
       svg.append(node("line", { class: "threshold", x1: left, x2: width - right, y1: py(asked), y2: py(asked) }));
-      svg.append(text(width - right - 4, Math.min(py(asked) + 14, height - rows - 2), `asked for: p ≥ ${+asked.toFixed(4)}`, "end", "threshold"));
       for (const one of data.truth) {
         svg.append(node("circle", { class: "truth", cx: px(one.step), cy: py(one.safe / one.futures), r: 3 }));
       }

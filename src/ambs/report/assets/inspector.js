@@ -46,7 +46,7 @@
       if (place[0] !== null) made.push(node("circle", { class: kind, cx: seen.x(place[0]), cy: seen.y(place[1]), r: 3 }));
     }
     const found = data.futures.find((one) => one.step === step), here = scene.robot(step);
-    if (found && !scene.own(found)) {
+    if (found && found.worst.some((one) => one.robot) && !scene.own(found)) {
       for (const one of found.worst) if (one.robot) made.push(path([here, ...one.robot.slice(0, one.first || one.robot.length)], seen, one.first ? "future bad" : "future"));
       notes.push("red: imagined futures that break the formula");
     }
@@ -67,7 +67,7 @@
   }
 
   function drawTimeline() {
-    const notes = ["blue: estimated safety p̃ with its interval"];
+    const notes = ["blue: estimated safety p̃ with its interval", `dashed: asked for, ${+(1 - state.level).toFixed(4)}`];
     if (data.truth.length) notes.push("green rings: true safety");
     at("timeline-note").textContent = data.facts.shield ? notes.join(" · ") : "";
     line = drawing.timeline(at("timeline"), data, current, state);

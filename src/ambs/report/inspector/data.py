@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,15 @@ def _facts(recording: Recording) -> dict[str, Any]:
         "atoms": facts["atoms"], "trace_atoms": facts["trace_atoms"], "kinds": facts["kinds"], "actions": facts["action_names"],
         "discrete": bool(facts.get("discrete")), "shield": bool(facts["shield"]) and recording.decided,
         "decided": recording.decided, "frames": int(facts["frames"]), "reasons": facts["reasons"],
+        "named": {name: _named(facts[name], texts["psi"]) for name in ("atoms", "trace_atoms")},
         "together": int(facts.get("together", 1)), "thresholds": _numbers(np.array(facts.get("thresholds", []), float)),
     }  # fmt: skip
+
+
+def _named(atoms: list[str], psi: str) -> list[int]:
+    """Which atoms the formula speaks of; all, if none can be made out."""
+    words = set(re.findall(r"\w+", psi))
+    return [index for index, name in enumerate(atoms) if name in words] or list(range(len(atoms)))
 
 
 def _settings(recording: Recording) -> dict[str, Any]:

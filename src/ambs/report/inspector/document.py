@@ -1,5 +1,6 @@
 """The inspector's page: what can be told without a script is in the markup, the rest is drawn from the data."""
 
+from collections import Counter
 from typing import Any
 
 from ambs.report.inspector.audit import KINDS, audit
@@ -75,7 +76,8 @@ def _notes(data: dict[str, Any]) -> Html | None:
     missing = [f"{names[kind]} of {count}" for kind, count in data["left_out"].items() if count > 0 and kind in names]
     if missing:
         sentences.append(
-            f"Recording may take no longer than the evaluation itself: {' and '.join(missing)} decisions were left out."
+            "A recording looks into a limited number of decisions, for no longer than the evaluation itself takes; "
+            f"left out: {', '.join(missing)} decisions."
         )
     if data["without_pictures"]:
         sentences.append("Pictures are left out where the page would have become larger than 20 MB.")
@@ -153,7 +155,9 @@ def _audit(data: dict[str, Any]) -> Html:
     ]
     found = tag("ol", *rows, id="audit") if rows else tag("p", "Nothing to report.", id="audit")
     meaning = tag("details", tag("summary", "what these mean"), explained)
-    return tag("section", tag("h2", f"Audit ({len(entries)})"), found, meaning)
+    counts = Counter(entry["kind"] for entry in entries)
+    told = ", ".join(f"{count} × {kind}" for kind, count in counts.items())
+    return tag("section", tag("h2", "Audit"), tag("p", told, class_="soft") if told else None, found, meaning)
 
 
 def _jump(step: int) -> Html:

@@ -1,0 +1,103 @@
+"""Maps of worlds, and of what observations tell; the true worlds in JAX; by hand-worked places and the environments' own word."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ambs.envs.grid import GridEnv
+from ambs.envs.point_world import PointWorld, PointWorldEnv
+from ambs.envs.registration import make_vector
+from ambs.envs.safety_gym.scenes import lidar_scene
+from ambs.envs.safety_gym.threaded import ThreadedVectorEnv
+from ambs.envs.scene import KINDS, scene, stacked
+from ambs.envs.snapshot import one_env, together
+from ambs.envs.truth import observe, true_world
+
+
+def test_a_grid_is_drawn_as_it_is_written():
+    env = GridEnv()
+    env.reset(seed=0)
+    drawn = env.scene()
+    assert drawn.square
+    assert drawn.robot[:2].tolist() == [-2, 2]
+    assert np.isnan(drawn.robot[2])
+    things = {(KINDS[int(kind)], x, y) for kind, x, y, _ in drawn.items.tolist()}
+    assert things == {
+        ("hazard", -1, 1), ("hazard", 1, 1), ("hazard", 1, 0), ("hazard", -1, -1), ("hazard", 1, -2), ("goal", 2, -2),
+    }  # fmt: skip
+    seen = env.imagined_scene(drawn, np.eye(25)[7])
+    assert seen.robot[:2].tolist() == [0, 1]
+    np.testing.assert_array_equal(seen.items, drawn.items)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_point_world_is_found_again_in_its_observation(seed):
+    """Place and sensed hazard, read back from the true observation, are the true ones; and JAX observes the same."""
+    env = PointWorldEnv(PointWorld(hazards=3, sensor_range=4.0))
+    observation, _ = env.reset(seed=seed)
+    for _ in range(20):
+        observation, *_ = env.step(env.action_space.sample())
+    now = env.scene()
+    seen = env.imagined_scene(now, observation)
+    np.testing.assert_allclose(seen.robot, now.robot, atol=1e-5)
+    distances = np.linalg.norm(now.items[1:, 1:3] - now.robot[:2], axis=1)
+    np.testing.assert_allclose(seen.items[1, 1:3], now.items[1 + distances.argmin(), 1:3], atol=1e-5)
+    np.testing.assert_allclose(jax.jit(lambda state: observe(env.world, state))(env.state), observation, atol=1e-5)
+    true = true_world(env)
+    assert true is not None
+    np.testing.assert_array_equal(true.state(env.get_state()).robot, env.state.robot)
+    far = env.imagined_scene(now, np.zeros(9))
+    assert far.items.shape == (1, 4)
+
+
+def test_true_grid():
+    env = GridEnv()
+    env.reset(seed=0)
+    true = true_world(env)
+    assert true is not None
+    assert int(true.state(env.get_state())) == env.cell
+    np.testing.assert_array_equal(true.observe(jnp.array(7)), np.eye(25)[7])
+    assert true_world(object()) is None
+
+
+def test_arenas_and_lidar():
+    envs = ThreadedVectorEnv("PointGoal1", 2, observation="vector", threads=1)
+    envs.reset(seed=1)
+    first, _ = envs.scenes()
+    assert [KINDS[int(kind)] for kind in first.items[:, 0]] == ["goal", *["hazard"] * 8, "vase"]
+    np.testing.assert_allclose(first.items[0, 1:3], envs.worlds.goal[0])
+    assert envs.action_names == ("forward", "turn")
+    # A hazard one metre ahead and a little to the left stands in bin 0; the robot looks up.
+    vector = np.zeros(60)
+    vector[12 + 16] = 2 / 3
+    (drawn,) = envs.imagined(first, vector[None])
+    angle = np.pi / 2 + np.pi / 16
+    np.testing.assert_allclose(drawn.items, [[1, np.cos(angle), np.sin(angle), 0.2]], atol=1e-6)
+    np.testing.assert_array_equal(lidar_scene(np.zeros(60)).items, np.zeros((0, 4)))
+    assert envs.imagined(first, np.zeros((1, 64, 64, 3))) is None
+    envs.close()
+
+
+def test_scenes_of_different_length_are_stacked():
+    both = stacked([scene((0, 0), [("goal", (1, 2), 0.5)], 2), scene((1, 1, 0.5), [], 2)])
+    np.testing.assert_array_equal(both["items"][:, :, 0], [[0], [-1]])
+    assert np.isnan(both["robot"][0, 2])
+
+
+@pytest.mark.parametrize("name", ["Grid", "PointGoal0"])
+def test_environments_change_places(name):
+    """The state of one environment goes on in another place of another vector environment as it would have."""
+    source, target = (make_vector(name, count, observation="vector") for count in (3, 2))
+    for envs, seed in ((source, 5), (target, 6)):
+        envs.reset(seed=seed)
+    actions = np.stack([source.single_action_space.sample() for _ in range(3)])
+    for _ in range(3):
+        source.step(actions)
+    state = source.get_state()
+    target.set_state(together([one_env(state, 2, 3), one_env(state, 0, 3)]))
+    wanted = [source.step(actions)[0] for _ in range(4)]
+    found = [target.step(actions[[2, 0]])[0] for _ in range(4)]
+    np.testing.assert_array_equal(np.array(found), np.array(wanted)[:, [2, 0]])
+    for envs in (source, target):
+        envs.close()

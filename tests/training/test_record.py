@@ -1,0 +1,175 @@
+"""Recorded evaluations of an agent that knows nothing: what the recorder adds is checked against the world's own tables."""
+
+import json
+import operator
+
+import jax
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from ambs.agent.update import init
+from ambs.cli.main import main
+from ambs.envs.grid import Grid
+from ambs.envs.snapshot import one_env
+from ambs.presets import resolve
+from ambs.training.act import Player
+from ambs.training.agent import Agent
+from ambs.training.details import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, interesting
+from ambs.training.evaluate import evaluate
+from ambs.training.interface import interface
+from ambs.training.loop import default_thresholds, make_envs
+from ambs.training.record import Recorder
+from ambs.training.truth import FUTURES
+from ambs.training.twins import Moment, roll_twins
+from tests.tiny import fresh, tiny_sizes
+
+GRID = Grid()
+CONFIG = resolve(
+    "quickstart",
+    changes={
+        "env": "ambs/Grid-v0",
+        # One rule for both: an ignorant model gives every label the same, small chance.
+        "shield": {"horizon": 3, "traces": 40, "chunk": 20, "labels": "sample", "safety_level": 0.5, "approximation_error": 0.3},
+        "model": {"positive_weight": 6.0},
+        "training": {"action_repeat": 1},
+    },
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def agent():
+    with tiny_sizes():
+        envs = make_envs(CONFIG, 1)
+        known = interface(envs, CONFIG)
+        envs.close()
+        learned = init(known.spec, CONFIG, discrete=True, key=fresh())
+        behaviour = learned.behaviour
+        player = Player(learned.model, behaviour.actors, behaviour.critics, default_thresholds(CONFIG, 2))
+        yield Agent(player, known, CONFIG)
+
+
+@pytest.fixture(scope="module")
+def recorded(agent, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded")
+    recorder = Recorder(agent, folder, None)
+    recorder.budget.begun -= 1000  # No test should depend on how fast the machine is.
+    rows = evaluate(agent, 2, watch=recorder)
+    files = recorder.close()
+    return folder, files, rows
+
+
+def cell_of(place):
+    return int((2 - place[1]) * 5 + place[0] + 2)
+
+
+def test_futures_are_those_that_decided(recorded):
+    """Imagined again, every trace breaks where it broke; the worst come first; twins go where the kernel allows."""
+    folder, files, rows = recorded
+    assert [path.rpartition("/")[2] for path in files] == ["episode-0000-on.npz", "episode-0001-on.npz"]
+    for path, row in zip(files, rows, strict=True):
+        facts = json.loads((folder / path).with_suffix(".json").read_text())
+        with np.load(path, allow_pickle=False) as stored:
+            part = {name: stored[name] for name in stored.files}
+        assert part["overridden"].sum() == row["overrides"] > 0
+        step = part["futures.step"]
+        assert 0 < len(step) <= MOST_OVERRIDES + MOST_NEAR
+        again, drawn = part["futures.first_violation"], part["first_violation"][step]
+        assert (drawn == again)[drawn >= 0].mean() > 0.99
+        assert (again >= 0).all()
+        worst = np.take_along_axis(again, part["futures.trace"], axis=1)
+        earliest = np.where(drawn > 0, drawn, 99).min(axis=1)
+        assert (worst[:, 0] == earliest).mean() > 0.95
+        assert part["futures.labels"].shape == (len(step), 4, 3, 1, 2)
+        cells = part["observation.vector"].argmax(axis=1)
+        np.testing.assert_array_equal([cell_of(place) for place in part["scene.robot"]], cells)
+        imagined = [cell_of(place) for place in part["futures.robot"][:, 0, 0]]
+        np.testing.assert_array_equal(imagined, part["futures.vector"][:, 0, 0].argmax(axis=-1))
+        for at, way in zip(part["twin.step"], part["twin.robot"], strict=True):
+            assert part["overridden"][at]
+            assert GRID.kernel[cells[at], part["proposed"][at], cell_of(way[0])] > 0
+        unseen = facts["left_out"]["twins"]
+        with_traces = (part["overridden"] & (part["traces_used"] > 0)).sum()
+        assert len(part["twin.step"]) + unseen == with_traces
+
+
+def test_recording_changes_no_decision(agent, recorded):
+    _, files, rows = recorded
+    plain = evaluate(agent, 2)
+    assert plain == rows
+    assert np.isnan(np.load(files[0])["milliseconds"][0])
+
+
+def test_the_recording_can_be_inspected(recorded):
+    folder, *_ = recorded
+    with pytest.raises(SystemExit) as stop:
+        main(["inspect", str(folder)])
+    assert stop.value.code == 0
+    assert len(list(folder.glob("*.html"))) == 2
+
+
+def test_truth_and_twins_are_the_worlds_own(agent):
+    """One step ahead the truth is the kernel's, whatever the policy; and a twin of an executed action, with the noise that
+    the world had in store, arrives where the episode did."""
+    near = agent.behind(horizon=1)
+    exact, moments, arrived = [], [], []
+
+    class Watcher:
+        def decided(self, first, seen):
+            state, latent = seen["envs"].get_state(), jax.device_get(near.memory.latent)
+            for env in seen["live"]:
+                mine = jax.tree.map(operator.itemgetter(env), latent)
+                proposed, own = np.asarray(near.raw_proposed)[env], one_env(state, env, 2)
+                moments.append(Moment(env, near.steps - 1, mine, proposed, own))
+                cell = int(own["0.cell"])
+                exact.append(1 - GRID.kernel[cell, int(proposed.argmax()), GRID.labels[:, 0]].sum())
+
+        def stepped(self, first, seen):
+            arrived.extend(seen["infos"]["labels"][env] for env in seen["live"])
+
+        def played(self, first, envs):
+            for twin, labels in zip(roll_twins(near, envs, moments[:30], 1), arrived, strict=False):
+                assert twin.labels[0, 0].tolist() == labels.tolist()
+                assert twin.violation == int(labels[0])
+
+    evaluate(near, 2, shield=False, watch=Watcher())
+    details = Details(near, Budget())
+    risky = [index for index, chance in enumerate(exact) if chance < 1][:5]
+    assert len(risky) == 5
+    for index in [0, *risky]:
+        found = details._truth({"moments": moments, "root": near.root}, index)
+        assert binomtest(found, FUTURES, exact[index]).pvalue > 1e-4
+
+
+def test_what_is_worth_a_look():
+    """All overrides by futures, up to a number; of the accepted steps those with the most violating futures."""
+    row = {"overridden": False, "reason": 0, "violating": 0, "traces_used": 20}
+    rows = [dict(row) for _ in range(200)]
+    for step in range(0, 100, 2):
+        rows[step] |= {"overridden": True, "reason": 1, "violating": 15}
+    rows[10] |= {"reason": 4, "traces_used": 0}
+    rows[151] |= {"violating": 3}
+    rows[171] |= {"violating": 5}
+    found = interesting([{name: np.array(value) for name, value in one.items()} for one in rows])
+    assert found["near"] == [171, 151]
+    assert len(found["overrides"]) == MOST_OVERRIDES
+    assert found["overrides"][0] == 0
+    assert found["overrides"][-1] == 98
+    assert sorted(found["overrides"] + found["passed over"]) == [step for step in range(0, 100, 2) if step != 10]
+
+
+def test_the_budget_is_a_share_of_the_evaluation():
+    now = [0.0]
+    budget = Budget(lambda: now[0])
+
+    def work(seconds):
+        now[0] += seconds
+
+    work(10)
+    assert budget.left()
+    budget.timed(work)(10 * SHARE - 0.1)
+    assert budget.left()
+    budget.timed(work)(0.2)
+    assert not budget.left()
+    work(1)
+    assert budget.left()

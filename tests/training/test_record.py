@@ -1,9 +1,11 @@
 """Recorded evaluations of an agent that knows nothing: what the recorder adds is checked against the world's own tables."""
 
+import functools
 import json
 import operator
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import binomtest
@@ -13,7 +15,7 @@ from ambs.cli.main import main
 from ambs.envs.grid import Grid
 from ambs.envs.snapshot import one_env
 from ambs.presets import resolve
-from ambs.training.act import Player
+from ambs.training.act import Player, act
 from ambs.training.agent import Agent
 from ambs.training.details import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, interesting
 from ambs.training.evaluate import evaluate
@@ -22,7 +24,7 @@ from ambs.training.loop import default_thresholds, make_envs
 from ambs.training.record import Recorder
 from ambs.training.truth import FUTURES
 from ambs.training.twins import Moment, roll_twins
-from tests.tiny import fresh, tiny_sizes
+from tests.tiny import QUICK, fresh, tiny_sizes
 
 GRID = Grid()
 CONFIG = resolve(
@@ -31,7 +33,7 @@ CONFIG = resolve(
         "env": "ambs/Grid-v0",
         # One rule for both: an ignorant model gives every label the same, small chance.
         "shield": {"horizon": 3, "traces": 40, "chunk": 20, "labels": "sample", "safety_level": 0.5, "approximation_error": 0.3},
-        "model": {"positive_weight": 6.0},
+        "model": {"positive_weight": 3.0},
         "training": {"action_repeat": 1},
     },
 )  # fmt: skip
@@ -39,11 +41,24 @@ CONFIG = resolve(
 
 @pytest.fixture(scope="module")
 def agent():
-    with tiny_sizes():
+    @functools.cache
+    def quick_act(config, shielded, policy="task"):
+        bound = functools.partial(act, config=config, shielded=shielded, policy=policy)
+        return jax.jit(bound, donate_argnums=1, compiler_options=QUICK)
+
+    with tiny_sizes() as patch:
+        patch.setattr("ambs.training.agent.compiled_act", quick_act)
         envs = make_envs(CONFIG, 1)
         known = interface(envs, CONFIG)
         envs.close()
-        learned = init(known.spec, CONFIG, discrete=True, key=fresh())
+        shapes = jax.eval_shape(lambda key: init(known.spec, CONFIG, discrete=True, key=key), fresh())
+        rng = np.random.default_rng(0)
+
+        def fill(leaf):
+            made = isinstance(leaf, jax.ShapeDtypeStruct)
+            return jnp.asarray(rng.normal(size=leaf.shape).astype(np.float32) / 4) if made else leaf
+
+        learned = jax.tree.map(fill, shapes)
         behaviour = learned.behaviour
         player = Player(learned.model, behaviour.actors, behaviour.critics, default_thresholds(CONFIG, 2))
         yield Agent(player, known, CONFIG)

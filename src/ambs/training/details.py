@@ -72,6 +72,12 @@ class Details:
             bound = functools.partial(safe_futures, config=agent.config, interface=agent.interface, true=self.true)
             self._true = _quick_jit(bound)
 
+    def reuse(self, other: "Details") -> None:
+        """Take over what another one of the same agent has compiled."""
+        self._again = other._again
+        if self.true is not None:
+            self._true = other._true
+
     def close(self) -> None:
         """Close the spare environments."""
         if self._spare is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ambs.cli import main as cli
+from tests.report.inspector.recordings import make_recording
 from tests.report.synthetic import make_run
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +55,7 @@ def place(tmp_path_factory):
     for seed in (0, 1):
         make_run(root / "runs", seed=seed)
         make_run(root / "runs", seed=seed, method="lag")
+    make_recording(root / "recorded", steps=30)
     (root / "corridor.py").write_text(example())
     for name in ("tests", "results"):
         (root / name).symlink_to(ROOT / name)

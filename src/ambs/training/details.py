@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gymnasium
 import jax
 import numpy as np
 
-from ambs.envs.registration import make
+from ambs.envs.registration import SAFETY_GYM, full_id, make
 from ambs.envs.scene import NOTHING, stacked
 from ambs.envs.truth import TrueWorld, true_world
 from ambs.nn.precision import compute_dtype
@@ -66,8 +67,7 @@ class Details:
         self.agent, self.budget = agent, budget
         self._again: dict[int, Any] = {}
         self._spare: Any = None
-        ours = ":" not in agent.config.env
-        self.true: TrueWorld | None = true_world(make(agent.config.env).unwrapped) if ours else None
+        self.true: TrueWorld | None = _small_world(agent.config.env)
         if self.true is not None:
             bound = functools.partial(safe_futures, config=agent.config, interface=agent.interface, true=self.true)
             self._true = _quick_jit(bound)
@@ -144,6 +144,12 @@ def _quick_jit(function: Callable[..., Any]) -> Any:
     """`jax.jit`; on a CPU with less optimisation, since what runs a few dozen times should not compile longest of all."""
     quick = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
     return jax.jit(function, compiler_options=quick if jax.default_backend() == "cpu" else None)
+
+
+def _small_world(name: str) -> TrueWorld | None:
+    if ":" in name or gymnasium.spec(full_id(name)).entry_point == SAFETY_GYM:
+        return None
+    return true_world(make(name).unwrapped)
 
 
 def interesting(rows: list[dict[str, np.ndarray]]) -> dict[str, list[int]]:

@@ -10,7 +10,6 @@ import numpy as np
 from ambs import __version__
 from ambs.envs.scene import KINDS, stacked
 from ambs.envs.snapshot import one_env
-from ambs.errors import UserError
 from ambs.shield.decide import Decision, Reason
 from ambs.training.agent import Agent
 from ambs.training.details import Budget, Details
@@ -121,7 +120,7 @@ class Recorder:
             return None
         try:
             pictures = np.asarray(envs.pictures())
-        except UserError:
+        except Exception:  # Whatever keeps somebody's environment from being drawn, it can be recorded.
             self._drawable = False
             return None
         step = -(-max(pictures.shape[1:3]) // LARGEST_PICTURE)

@@ -104,13 +104,15 @@ def test_damage_gets_a_sentence(path, tmp_path):
     changed(path, tmp_path, without=("frame_violations",))
     refusal("lacks the array frame_violations")
     changed(path, tmp_path, arrays={"p_safe": np.zeros(79, np.float32)})
-    refusal("p_safe must be numbers, 1 axes, 80 along the first")
+    refusal(r"p_safe must be numbers of shape \(80\), got float32 of shape \(79,\)")
+    changed(path, tmp_path, arrays={"futures.shown": np.ones((10, 2, 5), int)})
+    refusal(r"futures.shown must be whole numbers of shape \(10, 3, P\)")
     changed(path, tmp_path, arrays={"twin.step": np.full(10, 80)})
     refusal("points beyond the 80 steps")
     for told, match in (
         ({"format": 1}, "an older version"), ({"format": "x" * 500}, "another version"), ({"steps": True}, "steps must be"),
         ({"settings": facts["settings"] | {"chunk": None}}, "chunk must be"), ({"atoms": [1]}, "atoms must be"),
-        ({"settings": []}, "does not describe"), ({"reasons": [1]}, "reasons must be"),
+        ({"settings": []}, "does not describe"), ({"thresholds": 1}, "thresholds must"), ({"reasons": [1]}, "reasons must be"),
     ):  # fmt: skip
         changed(path, tmp_path, facts=told)
         refusal(match)
@@ -120,6 +122,39 @@ def test_damage_gets_a_sentence(path, tmp_path):
     refusal("cannot be read")
     (tmp_path / "episode-0000-on.json").unlink()
     refusal("is missing")
+
+
+def test_whatever_is_in_a_file_it_is_drawn_or_refused(path, tmp_path):
+    """Numbers turned into others of the same kind, and arrays cut short: a page, or a sentence, never a traceback."""
+    rng = np.random.default_rng(0)
+    whole = read(path)
+    told = json.loads(path.with_suffix(".json").read_text())
+    drawn = 0
+    for name, array in whole.arrays.items():
+        if array.dtype.kind == "f":
+            odd = np.where(rng.uniform(size=array.shape) < 0.5, array, rng.choice([np.nan, np.inf, -1e30, 1e30]))
+        elif array.dtype.kind in "iu":
+            odd = np.where(rng.uniform(size=array.shape) < 0.5, array, rng.choice([-(2**15), -1, 2**14])).astype(
+                array.dtype
+            )
+        else:
+            odd = ~array
+        odd = odd if rng.uniform() < 0.8 else odd[:-1]
+        target = changed(path, tmp_path, arrays={name: odd})
+        try:
+            text = document(read(target), [])
+        except UserError:
+            continue
+        drawn += 1
+        assert len(text) > 10_000
+    for name in told:
+        odd = rng.choice(["", "x", 1, -1, 0.5, True]).item()
+        target = changed(path, tmp_path, facts={name: odd})
+        try:
+            document(read(target), [])
+        except UserError:
+            continue
+    assert drawn > 10
 
 
 def run(capsys, *arguments):

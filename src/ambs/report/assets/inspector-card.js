@@ -48,7 +48,9 @@ const card = (() => {
     const look = found.looks.indexOf(used);
     if (look < 0) return "";
     const accept = found.accept[look] < 0 ? "cannot accept yet" : `accepts up to ${found.accept[look]} violating`;
-    return `After ${used} futures the rule ${accept}${found.looks.length > 1 ? ` and overrides from ${found.override[look]} on` : ""}.`;
+    const last = look === found.looks.length - 1;
+    if (last) return `After ${used} futures, the last, the rule ${accept} and overrides otherwise.`;
+    return `After ${used} futures the rule ${accept} and overrides from ${found.override[look]} on; in between it draws more.`;
   }
 
   function fact(name, ...content) {

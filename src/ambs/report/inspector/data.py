@@ -13,6 +13,9 @@ from ambs.spec.bounds import clopper_pearson
 
 LARGEST_PAGE = 20_000_000
 """Bytes."""
+LARGEST_NUMBER = 1e9
+NOTHING = -1
+"""The kind of a thing that is not there."""
 QUALITY = 88
 """Of the JPEGs."""
 FARTHEST = 4
@@ -56,7 +59,7 @@ def _facts(recording: Recording) -> dict[str, Any]:
         "discrete": bool(facts.get("discrete")), "shield": bool(facts["shield"]) and recording.decided,
         "decided": recording.decided, "frames": int(facts["frames"]), "reasons": facts["reasons"],
         "named": {name: _named(facts[name], texts["psi"]) for name in ("atoms", "trace_atoms")},
-        "together": int(facts.get("together", 1)), "thresholds": _numbers(np.array(facts.get("thresholds", []), float)),
+        "together": facts["together"], "thresholds": _numbers(np.array(facts["thresholds"], float)),
     }  # fmt: skip
 
 
@@ -72,17 +75,18 @@ def _settings(recording: Recording) -> dict[str, Any]:
     settings = {name: given[name] for name in names}
     by_cost = given.get("critics") is not None or given.get("labels") == "mean"
     farthest = FARTHEST * int(given["horizon"]) if given.get("critics") is not None else int(given["horizon"])
-    thresholds = [
-        float(np.float32(given["discount"] ** (n + given["threshold_exponent"]) * given["cost"]))
-        for n in range(1, farthest + 1)
-    ]
+    ahead = np.arange(1, farthest + 1) if by_cost else np.zeros(0)
+    with np.errstate(all="ignore"):
+        thresholds = (float(given["discount"]) ** (ahead + given["threshold_exponent"]) * given["cost"]).astype(
+            np.float32
+        )
     return settings | {
         "rule": "fixed" if given.get("rule") == "fixed" else "sequential",
         "labels": str(given.get("labels")),
         "critics": None if given.get("critics") is None else str(given["critics"]),
         "rolled": recording.rolled,
         "by_cost": by_cost,
-        "cost_thresholds": thresholds if by_cost else [],
+        "cost_thresholds": [float(one) if np.isfinite(one) else None for one in thresholds],
         "check_initial": bool(given.get("check_initial", True)),
     }
 
@@ -116,7 +120,7 @@ def _map(recording: Recording) -> dict[str, Any] | None:
     arrays = recording.arrays
     if "scene.robot" not in arrays or "scene.items" not in arrays:
         return None
-    items = np.nan_to_num(arrays["scene.items"])
+    items = _drawable(arrays["scene.items"])
     # What has not moved since the step before is not told again.
     same = np.append(False, (items[1:] == items[:-1]).all(axis=(1, 2)))
     return {
@@ -169,6 +173,7 @@ def _pictures(recording: Recording, room: float) -> tuple[list[str], float]:
 def _futures(recording: Recording, room: float) -> tuple[list[dict[str, Any]], float]:
     arrays, found = recording.arrays, []
     images, robot, items = (arrays.get(f"futures.{name}") for name in ("image", "robot", "items"))
+    items = None if items is None else _drawable(items)
     for index, step in enumerate(arrays.get("futures.step", np.zeros(0, int)).tolist()):
         worst = []
         for rank, trace in enumerate(arrays["futures.trace"][index].tolist()):
@@ -227,9 +232,16 @@ def _truth(recording: Recording) -> list[dict[str, Any]]:
     return found
 
 
+def _drawable(items: np.ndarray) -> np.ndarray:
+    """Things without those that have no place or no size."""
+    good = (np.abs(items) < LARGEST_NUMBER).all(axis=-1, keepdims=True) & (items[..., 3:] >= 0)
+    return np.where(good, items, np.array([NOTHING, 0.0, 0.0, 0.0]))
+
+
 def _numbers(array: np.ndarray) -> Any:
-    """Nested lists of short numbers; what is not finite is null."""
-    rounded = np.round(np.asarray(array, float), 4)
+    """Nested lists of short numbers; what is not finite, or larger than anything one could draw, is null."""
+    values = np.asarray(array, float)
+    rounded = np.round(np.where(np.abs(values) < LARGEST_NUMBER, values, np.nan), 4)
     if np.isfinite(rounded).all():
         return rounded.tolist()
     plain = rounded.astype(object)

@@ -17,34 +17,34 @@ LARGEST = 1 << 31
 """Bytes of one recording, unpacked."""
 NOT_DRAWN = -1
 
-_KINDS = {"b": "truth values", "i": "whole numbers", "f": "numbers", "u": "pixels"}
-_TIMED = {
-    # name: (axes, kind, needed); the first axis is time.
-    "labels": (2, "b", True), "action": (None, "if", True), "frame_rewards": (2, "f", True),
-    "frame_labels": (3, "b", True), "frame_violations": (2, "b", True), "frame_valid": (2, "b", True),
-    "milliseconds": (1, "f", True), "proposed": (None, "if", False), "overridden": (1, "b", False), "p_safe": (1, "f", False),
-    "interval": (2, "f", False), "traces_used": (1, "i", False), "violating": (1, "i", False), "reason": (1, "i", False),
-    "first_violation": (2, "i", False), "atom": (2, "i", False), "cost": (2, "f", False), "critic": (2, "f", False),
-    "scene.robot": (2, "f", False), "scene.items": (3, "f", False), "picture": (4, "u", False),
-    "observation.image": (4, "u", False),
-}  # fmt: skip
-_DECIDED = (
-    "proposed", "overridden", "p_safe", "interval", "traces_used", "violating", "reason", "first_violation", "atom", "cost",
-    "critic",
-)  # fmt: skip
-_LISTED = {
-    # name: (axes, kind); the first axis is that of `<group>.step`.
-    "futures.first_violation": (2, "i"), "futures.atom": (2, "i"), "futures.cost": (2, "f"), "futures.critic": (2, "f"),
-    "futures.trace": (2, "i"), "futures.labels": (5, "f"), "futures.continues": (3, "f"), "futures.shown": (3, "i"),
-    "futures.image": (6, "u"), "futures.robot": (4, "f"), "futures.items": (5, "f"),
-    "twin.violation": (1, "i"), "twin.taken": (1, "i"), "twin.labels": (4, "b"), "twin.robot": (3, "f"),
-    "twin.shown": (2, "i"), "twin.image": (5, "u"), "truth.safe": (1, "i"), "truth.futures": (1, "i"),
-}  # fmt: skip
+_KINDS = {"b": "truth values", "i": "whole numbers", "f": "numbers", "u": "pixels", "n": "numbers"}
+_DTYPES = {"b": "b", "i": "iu", "f": "f", "u": "u", "n": "iuf"}
+# Kind and shape; letters are sizes that must agree: T decisions, F frames, A atoms, L trace_atoms, m traces, H steps rolled,
+# n the horizon, K worst futures, P and Q pictures, D, W and E decisions looked into; _ is any size, ... any axes.
 _NEEDED = {
-    "futures": ("first_violation", "atom", "trace", "labels", "shown"),
-    "twin": ("violation", "taken", "labels"),
-    "truth": ("safe", "futures"),
-}
+    "labels": "b T A", "action": "n T ...", "frame_rewards": "f T F", "frame_labels": "b T F A", "frame_violations": "b T F",
+    "frame_valid": "b T F", "milliseconds": "f T",
+}  # fmt: skip
+_DECISION = {
+    "proposed": "n T ...", "overridden": "b T", "p_safe": "f T", "interval": "f T 2", "traces_used": "i T", "violating": "i T",
+    "reason": "i T", "first_violation": "i T m", "atom": "i T m", "cost": "f T m", "critic": "f T m",
+}  # fmt: skip
+_OPTIONAL = {
+    "scene.robot": "f T 3", "scene.items": "f T _ 4", "scene.extent": "f 4", "futures.extent": "f 4",
+    "picture": "u T _ _ 3", "observation.image": "u T _ _ 3",
+}  # fmt: skip
+_GROUPS = {
+    "futures": {
+        "step": "i D", "first_violation": "i D m", "atom": "i D m", "cost": "f D m", "critic": "f D m", "trace": "i D K",
+        "labels": "f D K H _ L", "shown": "i D K P",
+    },
+    "twin": {"step": "i W", "violation": "i W", "taken": "i W", "labels": "b W n F A"},
+    "truth": {"step": "i E", "safe": "i E", "futures": "i E"},
+}  # fmt: skip
+_OPTIONAL |= {
+    "futures.image": "u D K P _ _ 3", "futures.robot": "f D K H 3", "futures.items": "f D K H _ 4",
+    "twin.robot": "f W n 3", "twin.shown": "i W Q", "twin.image": "u W Q _ _ 3",
+}  # fmt: skip
 _SETTINGS = {
     "safety_level": float, "approximation_error": float, "failure_probability": float, "horizon": int, "traces": int,
     "chunk": int, "model_error": float, "discount": float, "cost": float, "threshold_exponent": float,
@@ -130,6 +130,11 @@ def _facts(path: Path) -> dict[str, Any]:
     reasons = facts.get("reasons")
     if not isinstance(reasons, dict) or not all(isinstance(code, int) for code in reasons.values()):
         raise UserError(f"{path}: reasons must be numbers by name, got {_line(reasons)}")
+    thresholds = facts.get("thresholds")
+    if not isinstance(thresholds, list) or not all(isinstance(one, (int, float)) for one in thresholds):
+        raise UserError(f"{path}: thresholds must be a list of numbers, got {_line(thresholds)}")
+    together = facts.get("together")
+    facts["together"] = together if isinstance(together, int) and 1 <= together <= 10**6 else 1
     left = facts.get("left_out")
     if not isinstance(left, dict) or not all(isinstance(count, int) for count in left.values()):
         facts["left_out"] = {}
@@ -141,49 +146,56 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         size = sum(item.file_size for item in archive.infolist())
     if size > LARGEST:
         raise ValueError(f"it claims {size:,} bytes")
-    wanted = {*_TIMED, *_LISTED, *(f"{group}.step" for group in _NEEDED), "scene.extent", "futures.extent"}
+    wanted = {*_NEEDED, *_DECISION, *_OPTIONAL, *(f"{group}.{part}" for group in _GROUPS for part in _GROUPS[group])}
     with np.load(path, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files if name in wanted}
 
 
 def _check(name: str, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    steps = int(facts["steps"])
-    decided = "reason" in arrays
-    for key, (axes, kind, needed) in _TIMED.items():
-        if key not in arrays:
-            if needed or (decided and key in _DECIDED):
-                raise UserError(f"{name} lacks the array {key}")
-            continue
-        _fits(name, key, arrays[key], axes, kind, steps)
-    for group, parts in _NEEDED.items():
-        if f"{group}.step" not in arrays:
+    settings = facts["settings"]
+    rolled = settings["horizon"] if settings["rolled"] is None else settings["rolled"]
+    sizes = {"T": facts["steps"], "F": facts["frames"], "A": len(facts["atoms"]), "L": len(facts["trace_atoms"])}
+    sizes |= {"H": rolled, "n": settings["horizon"]}
+    wanted = _NEEDED | (_DECISION if "reason" in arrays else {})
+    for group, parts in _GROUPS.items():
+        if f"{group}.step" in arrays and "reason" in arrays:
+            wanted |= {f"{group}.{part}": form for part, form in parts.items()}
+        else:
             for key in [key for key in arrays if key.startswith(f"{group}.")]:
                 del arrays[key]
-            continue
-        count = len(np.atleast_1d(arrays[f"{group}.step"]))
-        _fits(name, f"{group}.step", arrays[f"{group}.step"], 1, "i", count)
-        for part in parts:
-            if f"{group}.{part}" not in arrays:
-                raise UserError(f"{name} lacks the array {group}.{part}")
-        for key, (axes, kind) in _LISTED.items():
-            if key in arrays and key.startswith(f"{group}."):
-                _fits(name, key, arrays[key], axes, kind, count)
-        if count and not ((arrays[f"{group}.step"] >= 0) & (arrays[f"{group}.step"] < steps)).all():
-            raise UserError(f"{name}: {group}.step points beyond the {steps} steps of the episode")
+    for key, form in wanted.items():
+        if key not in arrays:
+            raise UserError(f"{name} lacks the array {key}")
+        _fits(name, key, arrays[key], form, sizes)
+    for key, form in _OPTIONAL.items():
+        if key in arrays:
+            _fits(name, key, arrays[key], form, sizes)
+    for group in _GROUPS:
+        steps = arrays.get(f"{group}.step", np.zeros(0, int))
+        if ((steps < 0) | (steps >= facts["steps"])).any():
+            raise UserError(f"{name}: {group}.step points beyond the {facts['steps']} steps of the episode")
     for group in ("scene", "futures"):
-        extent = arrays.get(f"{group}.extent", np.array([-1.0, 1.0, -1.0, 1.0]))
-        if extent.shape != (4,) or extent.dtype.kind != "f" or not np.isfinite(extent).all() or extent[0] >= extent[1]:
+        least_x, most_x, least_y, most_y = arrays.get(f"{group}.extent", np.array([-1.0, 1.0, -1.0, 1.0])).tolist()
+        if not (-1e9 < least_x < most_x < 1e9 and -1e9 < least_y < most_y < 1e9):
             raise UserError(f"{name}: {group}.extent must be least and greatest x, least and greatest y")
 
 
-def _fits(name: str, key: str, array: np.ndarray, axes: int | None, kind: str, first: int) -> None:
-    kinds = {"i": "iu", "f": "f", "b": "b", "u": "u", "if": "iuf"}[kind]
-    right = array.ndim >= 1 and array.dtype.kind in kinds and array.shape[0] == first
-    if key.endswith(("image", "picture")):
-        right = right and array.dtype == np.uint8 and array.shape[-1] == 3 and array.size > 0
-    if not right or (axes is not None and array.ndim != axes):
-        wanted = f"{_KINDS[kind[-1]]}, {f'{axes} axes, ' if axes else ''}{first} along the first"
-        raise UserError(f"{name}: {key} must be {wanted}, got {array.dtype} of shape {array.shape}")
+def _fits(name: str, key: str, array: np.ndarray, form: str, sizes: dict[str, int]) -> None:
+    """Refuse an array of another kind or shape; sizes that are met for the first time are noted in `sizes`."""
+    kind, *letters = form.split()
+    free = letters[-1] == "..."
+    letters = letters[:-1] if free else letters
+    right = array.dtype.kind in _DTYPES[kind] and (array.ndim >= len(letters) if free else array.ndim == len(letters))
+    right = right and (kind != "u" or (array.dtype == np.uint8 and array.size > 0))
+    for letter, size in zip(letters, array.shape, strict=False):
+        right = right and (
+            letter == "_" or size == (int(letter) if letter.isdigit() else sizes.setdefault(letter, size))
+        )
+    if not right:
+        told = ", ".join(str(sizes.get(letter, letter)) for letter in letters)
+        raise UserError(
+            f"{name}: {key} must be {_KINDS[kind]} of shape ({told}), got {array.dtype} of shape {array.shape}"
+        )
 
 
 def _line(value: Any) -> str:

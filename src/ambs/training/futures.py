@@ -61,6 +61,8 @@ def imagine_again(
 ) -> Futures:
     """The futures of environment `env` of `envs` at the decision that the shield made with `key`, from `used` of them."""
     fast = player._replace(**{name: cast(getattr(player, name), dtype) for name in ("model", "actors", "critics")})
+    # The memory is kept in single precision; the shield decided in the model's own.
+    latent = jax.tree.map(lambda leaf: leaf.astype(dtype), latent)
     parts = shield_parts(fast, config)
     keys = trace_keys(key, envs, jnp.arange(rule(config.shield).traces))[env]
     how: dict[str, Any] = {"psi": parts.psi, "atoms": parts.atoms, "config": parts.config}

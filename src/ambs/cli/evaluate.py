@@ -60,6 +60,8 @@ class Evaluate:
             print(json.dumps(result))
         else:
             _print(result)
+            if self.record is not None:
+                print(f"Look at them:  ambs inspect {self.record}")
         return 0
 
     def _play(self) -> dict[str, Any]:

@@ -39,9 +39,11 @@ class Inspect:
     def run(self) -> int:
         """Read, draw, write."""
         from ambs.report.inspector import write
-        from ambs.report.inspector.recording import find, read
+        from ambs.report.inspector.recording import find, read_all
 
-        recordings = [read(path) for path in self._chosen(find(self.recorded))]
+        recordings, notes = read_all(self._chosen(find(self.recorded)))
+        for sentence in notes:
+            print(f"note: {sentence}")
         if self.figure is not None:
             chosen = write.most_to_see(recordings)
             print(f"Wrote {self.figure}: {write.figure(chosen, self.step, self.figure)}")
@@ -70,6 +72,8 @@ class Inspect:
             print(f"Wrote {file} ({text.partition(': ')[2]})")
         names = [recording.name for recording in recordings]
         best = files[names.index(write.most_to_see(recordings).name)][0]
+        if not any(map(write.overrides, recordings)):
+            print("No action was overridden: record more episodes, or ask more of the shield (ambs eval --spec).")
         if self.open:
             import webbrowser
 

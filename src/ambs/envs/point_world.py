@@ -157,6 +157,11 @@ class PointWorld:
         raise UserError(f"{self.hazards} hazards of radius {self.hazard_radius} do not fit; use fewer or smaller ones")
 
 
+def _course(x: float, y: float) -> float:
+    """Direction of a velocity (rad); NaN at rest."""
+    return math.atan2(y, x) if math.hypot(x, y) > 1e-6 else math.nan
+
+
 def _length(vector: Any) -> Any:
     return jnp.sqrt((vector**2).sum(axis=-1))
 
@@ -241,14 +246,14 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
         """The arena; the robot's heading is where it moves."""
         x, y, *velocity = self.state.robot.tolist()
         hazards = self.state.hazards.tolist()
-        return self._drawn((x, y, math.atan2(velocity[1], velocity[0])), self._goal(), hazards)
+        return self._drawn((x, y, _course(*velocity)), self._goal(), hazards)
 
     def imagined_scene(self, now: Scene, observation: Any) -> Scene:
         """The robot where the way to the present goal puts it, and the hazard that it senses there."""
         goal = now.items[0, 1:3].tolist()
         velocity, ahead, _, nearest = np.split(np.asarray(observation, float)[:9], [2, 4, 6])
         x, y = np.subtract(goal, ahead).tolist()
-        return self._drawn((x, y, math.atan2(velocity[1], velocity[0])), goal, self._sensed((x, y), nearest))
+        return self._drawn((x, y, _course(*velocity)), goal, self._sensed((x, y), nearest))
 
     def _drawn(self, robot: tuple[float, float, float], goal: list[float], hazards: list[list[float]]) -> Scene:
         things = [("goal", goal, self.world.goal_radius)]

@@ -184,6 +184,10 @@ def test_the_verb(path, tmp_path, capsys):
         code, said = run(capsys, *arguments)
         assert code == 2
         assert sentence in said.err
+    (tmp_path / "episode-0001-on.npz").write_bytes(b"PK")
+    code, said = run(capsys, tmp_path)
+    assert code == 0
+    assert "episode-0001-on.npz is not a whole recording" in said.out
     (tmp_path / "empty").mkdir()
     assert "holds no recorded episode" in run(capsys, tmp_path / "empty")[1].err
 

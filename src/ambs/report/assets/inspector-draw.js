@@ -27,12 +27,12 @@ const drawing = (() => {
   const TIME = { height: 200, left: 64, right: 10, top: 10, rows: 62 };
 
   function timeline(place, data, current, settings) {
-    const width = Math.max(place.clientWidth, 260), { height, left, right, top, rows } = TIME;
+    const width = Math.max(place.clientWidth, 260), { left, right, top, rows } = TIME, shield = data.facts.shield;
+    const height = shield ? TIME.height : rows;
     const count = data.steps.count, plot = height - rows - top;
     const px = (step) => left + ((step + 0.5) / count) * (width - left - right);
     const py = (p) => top + (1 - p) * plot;
     const svg = node("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "estimated safety over the episode; drag to move" });
-    const shield = data.facts.shield;
     if (shield) {
       for (const p of [0, 0.5, 1]) {
         svg.append(node("line", { class: "axis", x1: left, x2: width - right, y1: py(p), y2: py(p) }), text(left - 6, py(p) + 4, String(p), "end"));

@@ -88,6 +88,19 @@ def find(path: Path) -> list[Path]:
     return found
 
 
+def read_all(paths: list[Path]) -> tuple[list[Recording], list[str]]:
+    """The recordings that can be read, and a sentence about each that cannot; an error if none can."""
+    found, refused = [], []
+    for path in paths:
+        try:
+            found.append(read(path))
+        except UserError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return found, [str(error) for error in refused]
+
+
 def read(path: Path) -> Recording:
     """Read and check one recording."""
     facts = _facts(path.with_suffix(".json"))

@@ -20,11 +20,13 @@ def pages(recordings: list[Recording], folder: Path) -> list[tuple[Path, str]]:
 
 
 def most_to_see(recordings: list[Recording]) -> Recording:
-    """The episode with the most overrides and findings."""
-    return max(
-        recordings,
-        key=lambda one: (int(one.arrays["overridden"].sum()) if one.decided else 0) + 2 * len(audit(one)),
-    )
+    """The episode with the most overrides and findings; with the shield on, if there is nothing at all."""
+    return max(recordings, key=lambda one: (overrides(one) + 2 * len(audit(one)), bool(one.facts["shield"])))
+
+
+def overrides(recording: Recording) -> int:
+    """How many actions were overridden."""
+    return int(recording.arrays["overridden"].sum()) if recording.decided else 0
 
 
 def audit_csv(recordings: list[Recording], path: Path) -> int:

@@ -18,7 +18,7 @@ from ambs.envs.truth import observe, true_world
 def test_a_grid_is_drawn_as_it_is_written():
     env = GridEnv()
     env.reset(seed=0)
-    drawn = env.scene()
+    drawn = env.map_scene()
     assert drawn.square
     assert drawn.robot[:2].tolist() == [-2, 2]
     assert np.isnan(drawn.robot[2])
@@ -26,7 +26,7 @@ def test_a_grid_is_drawn_as_it_is_written():
     assert things == {
         ("hazard", -1, 1), ("hazard", 1, 1), ("hazard", 1, 0), ("hazard", -1, -1), ("hazard", 1, -2), ("goal", 2, -2),
     }  # fmt: skip
-    seen = env.imagined_scene(drawn, np.eye(25)[7])
+    seen = env.map_imagined(drawn, np.eye(25)[7])
     assert seen.robot[:2].tolist() == [0, 1]
     np.testing.assert_array_equal(seen.items, drawn.items)
 
@@ -38,8 +38,8 @@ def test_point_world_is_found_again_in_its_observation(seed):
     observation, _ = env.reset(seed=seed)
     for _ in range(20):
         observation, *_ = env.step(env.action_space.sample())
-    now = env.scene()
-    seen = env.imagined_scene(now, observation)
+    now = env.map_scene()
+    seen = env.map_imagined(now, observation)
     np.testing.assert_allclose(seen.robot, now.robot, atol=1e-5)
     distances = np.linalg.norm(now.items[1:, 1:3] - now.robot[:2], axis=1)
     np.testing.assert_allclose(seen.items[1, 1:3], now.items[1 + distances.argmin(), 1:3], atol=1e-5)
@@ -47,7 +47,7 @@ def test_point_world_is_found_again_in_its_observation(seed):
     true = true_world(env)
     assert true is not None
     np.testing.assert_array_equal(true.state(env.get_state()).robot, env.state.robot)
-    far = env.imagined_scene(now, np.zeros(9))
+    far = env.map_imagined(now, np.zeros(9))
     assert far.items.shape == (1, 4)
 
 

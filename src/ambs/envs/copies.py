@@ -157,8 +157,9 @@ class CopiesVectorEnv(LabelledVectorEnv):
         )
         self._name, self._factory = str(probe), factory
         self.can_save = all(probe.has_wrapper_attr(name) for name in ("get_state", "set_state"))
-        self._has_scenes = probe.has_wrapper_attr("scene") and callable(probe.get_wrapper_attr("scene"))
-        self._imagines = self._has_scenes and probe.has_wrapper_attr("imagined_scene")
+        self.can_draw = getattr(probe, "render_mode", None) == "rgb_array"
+        self._has_scenes = probe.has_wrapper_attr("map_scene")
+        self._imagines = self._has_scenes and probe.has_wrapper_attr("map_imagined")
         if probe.has_wrapper_attr("action_names"):
             self.action_names = tuple(map(str, probe.get_wrapper_attr("action_names")))
         known = probe.has_wrapper_attr("fallback_action")
@@ -176,14 +177,13 @@ class CopiesVectorEnv(LabelledVectorEnv):
         return np.stack(drawn)
 
     def scenes(self) -> list[Scene] | None:
-        """What the copies' own `scene` tells."""
-        found = [self._call(index, "scene") for index in range(self.num_envs)] if self._has_scenes else []
-        # The name is a common one: what returns something else is none of ours.
-        return found if found and all(isinstance(one, Scene) for one in found) else None
+        """What the copies' own `map_scene` tells."""
+        found = [self._call(index, "map_scene") for index in range(self.num_envs)] if self._has_scenes else []
+        return found or None
 
     def imagined(self, now: Scene, observations: np.ndarray) -> list[Scene] | None:
-        """What a copy's own `imagined_scene` makes of observations."""
-        return [self._call(0, "imagined_scene", now, seen) for seen in observations] if self._imagines else None
+        """What a copy's own `map_imagined` makes of observations."""
+        return [self._call(0, "map_imagined", now, seen) for seen in observations] if self._imagines else None
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close all copies."""

@@ -180,7 +180,7 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
         picture.reshape(-1, 3)[self.cell] = (214, 40, 57)
         return picture.repeat(32, axis=0).repeat(32, axis=1)
 
-    def scene(self) -> Scene:
+    def map_scene(self) -> Scene:
         """The map, one unit a cell, row 0 on top."""
         height, width = self.grid.cells.shape
         names = {"H": "hazard", "G": "goal", "#": "wall"}
@@ -188,7 +188,7 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
         things = [(names[str(mark)], self._place(*at), 0.5) for at, mark in marks if str(mark) in names]
         return scene(self._place(*divmod(self.cell, width)), things, max(height, width) / 2, square=True)
 
-    def imagined_scene(self, now: Scene, observation: Any) -> Scene:
+    def map_imagined(self, now: Scene, observation: Any) -> Scene:
         """The robot in the cell that the observation gives most weight."""
         cell = divmod(int(np.argmax(observation)), self.grid.cells.shape[1])
         return now._replace(robot=np.array([*self._place(*cell), np.nan], np.float32))

@@ -242,13 +242,13 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
             picture[np.linalg.norm(places - centre, axis=-1) <= radius] = colour
         return picture
 
-    def scene(self) -> Scene:
+    def map_scene(self) -> Scene:
         """The arena; the robot's heading is where it moves."""
         x, y, *velocity = self.state.robot.tolist()
         hazards = self.state.hazards.tolist()
         return self._drawn((x, y, _course(*velocity)), self._goal(), hazards)
 
-    def imagined_scene(self, now: Scene, observation: Any) -> Scene:
+    def map_imagined(self, now: Scene, observation: Any) -> Scene:
         """The robot where the way to the present goal puts it, and the hazard that it senses there."""
         goal = now.items[0, 1:3].tolist()
         velocity, ahead, _, nearest = np.split(np.asarray(observation, float)[:9], [2, 4, 6])

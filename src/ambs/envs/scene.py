@@ -1,6 +1,6 @@
 """What stands where, for a map: an environment that can be drawn from above says so by two methods.
 
-`scene()` is the current state. `imagined_scene(now, observation)` is what an observation that was foreseen in the state `now`
+`map_scene()` is the current state. `map_imagined(now, observation)` is what an observation that was foreseen in the state `now`
 tells of the place of things; it may be rougher, and in coordinates of its own (`extent`). The second one may be missing.
 """
 

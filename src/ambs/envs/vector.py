@@ -86,6 +86,8 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
 
     can_save = True
     """Whether `get_state` and `set_state` work."""
+    can_draw = False
+    """Whether `pictures` works."""
     fallback_action: Any = None
     """Action of last resort; None: zeros."""
     action_names: tuple[str, ...] = ()

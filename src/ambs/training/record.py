@@ -31,7 +31,6 @@ class Recorder:
         self.files: list[str] = []
         self.budget = Budget()
         self.details = Details(agent, self.budget) if record is not None else None
-        self._drawable = True
         for folder in (record, video):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -116,13 +115,9 @@ class Recorder:
 
     def _pictures(self, envs: Any) -> np.ndarray | None:
         """What people would see, made small; None if the environment cannot be drawn."""
-        if not self._drawable:
+        if not envs.can_draw:
             return None
-        try:
-            pictures = np.asarray(envs.pictures())
-        except Exception:  # Whatever keeps somebody's environment from being drawn, it can be recorded.
-            self._drawable = False
-            return None
+        pictures = np.asarray(envs.pictures())
         step = -(-max(pictures.shape[1:3]) // LARGEST_PICTURE)
         return pictures[:, ::step, ::step]
 

@@ -117,3 +117,14 @@ def details(arrays: dict[str, Any], full: dict[str, Any], config: ShieldConfig, 
         parts |= {"futures.robot": place, "futures.items": np.tile([1.0, 0.1, 0.1, 0.4], (*place.shape[:3], 1, 1))}
         parts["futures.extent"] = arrays["scene.extent"]
     return parts
+
+
+def changed(source, folder, facts=(), arrays=(), without=()):
+    """A copy of a recording with other facts and arrays."""
+    with np.load(source) as stored:
+        parts = {name: stored[name] for name in stored.files if name not in without} | dict(arrays)
+    with (folder / "episode-0000-on.npz").open("wb") as file:
+        np.savez(file, **parts)
+    told = json.loads(source.with_suffix(".json").read_text()) | dict(facts)
+    (folder / "episode-0000-on.json").write_text(json.dumps(told))
+    return folder / "episode-0000-on.npz"

@@ -13,7 +13,7 @@ from ambs.report.inspector.recording import read
 from ambs.report.inspector.write import pages
 from ambs.shield.decide import Reason, replay, rule
 from tests.browser import Browser
-from tests.report.inspector.recordings import SETTINGS, make_recording
+from tests.report.inspector.recordings import SETTINGS, changed, make_recording
 
 EVIL = "</script><script>window.stolen=1</script>"
 WIDE, PHONE = (1280, 900), (390, 844)
@@ -36,6 +36,18 @@ def recorded(tmp_path_factory):
     evil = {"env": EVIL, "method": EVIL, "caveat": EVIL, "action_names": [EVIL, EVIL], "kinds": [EVIL] * 4}
     make_recording(root / "evil", name="episode-0001-on", image=16, atom=EVIL, **evil)
     make_recording(root / "long", steps=1000, image=16)
+    bare = make_recording(root / "bare")
+    places = (
+        "scene.robot",
+        "scene.items",
+        "scene.extent",
+        "futures.robot",
+        "futures.items",
+        "futures.extent",
+        "twin.robot",
+    )
+    changed(bare, root / "bare", without=places)
+    make_recording(root / "off", name="episode-0000-off", shield=False)
     for folder in root.iterdir():
         pages([read(path) for path in folder.glob("*.npz")], folder)
     return root
@@ -52,7 +64,7 @@ def opened(browser, folder, size=WIDE, dark=False):
 @pytest.mark.parametrize("size", [WIDE, PHONE])
 @pytest.mark.parametrize("dark", [False, True])
 def test_opens_without_complaint(browser, recorded, size, dark):
-    for name in ("sequential", "evil", "critics"):
+    for name in ("sequential", "evil", "critics", "bare", "off"):
         opened(browser, recorded / name, size, dark)
         assert browser.complaints == []
         assert [address for address in browser.requests if not address.startswith("data:")] == [

@@ -14,23 +14,12 @@ from ambs.report.inspector.audit import BACKUP, FALSE_ALARM, MISS, OPTIMIST, as_
 from ambs.report.inspector.data import LARGEST_PAGE, page_data
 from ambs.report.inspector.document import document
 from ambs.report.inspector.recording import Recording, read
-from tests.report.inspector.recordings import make_recording
+from tests.report.inspector.recordings import changed, make_recording
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return make_recording(tmp_path_factory.mktemp("one"))
-
-
-def changed(source, folder, facts=(), arrays=(), without=()):
-    """A copy of a recording with other facts and arrays."""
-    with np.load(source) as stored:
-        parts = {name: stored[name] for name in stored.files if name not in without} | dict(arrays)
-    with (folder / "episode-0000-on.npz").open("wb") as file:
-        np.savez(file, **parts)
-    told = json.loads(source.with_suffix(".json").read_text()) | dict(facts)
-    (folder / "episode-0000-on.json").write_text(json.dumps(told))
-    return folder / "episode-0000-on.npz"
 
 
 def test_audit_by_hand(path):

@@ -23,6 +23,8 @@ from ambs.spec.formula import Formula
 class ThreadedVectorEnv(LabelledVectorEnv):
     """The Safety Gym tasks, many at once; see `ambs.envs.vector` for what a step returns."""
 
+    can_draw = True
+
     def __init__(
         self,
         task: str,

@@ -146,7 +146,8 @@ const card = (() => {
     const found = data.futures.find((one) => one.step === step);
     section.hidden = !data.facts.shield;
     if (!found) {
-      note.textContent = data.steps.overridden && data.steps.overridden[step] ? "No futures are stored for this override." : "Futures are stored for overrides and for the riskiest of the accepted steps; this is neither.";
+      const none = data.steps.overridden && data.steps.overridden[step];
+      note.textContent = none ? (data.steps.used[step] ? "No futures are stored for this override." : "No future was imagined for this decision.") : "Futures are stored for overrides and for the riskiest of the accepted steps; this is neither.";
       const last = data.futures.map((one) => one.step);
       place.replaceChildren(...(last.length ? [html("p", { class: "soft" }, "They are stored at step ", ...last.flatMap((at, i) => [i ? ", " : "", html("button", { type: "button", class: "link", "data-step": at }, String(at))]), ".")] : []));
       return;

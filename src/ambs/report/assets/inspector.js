@@ -189,6 +189,7 @@
     later = setTimeout(drawTimeline, 80);
   });
 
+  if (!data.map && !data.pictures.length) document.querySelector(".stage").classList.add("alone");
   whatIf();
   drawTimeline();
   // The first thing to look at: an override, a violation, or the riskiest step.

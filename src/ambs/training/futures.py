@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from ambs.config import Config
-from ambs.envs.model import Dynamics, Step
+from ambs.envs.model import Moves
 from ambs.nn.precision import cast
 from ambs.shield.decide import rule
 from ambs.shield.estimate import Evidence, play, rollout, trace_keys
@@ -82,7 +82,7 @@ def imagine_again(
     filmed: Any = functools.partial(
         play,
         proposed=proposed,
-        rollout_fn=rollout(_filming(fast.model.dynamics()), steps),
+        rollout_fn=rollout(_filming(fast.model.moves()), steps),
         policy=lambda one, film: parts.policy(one, film.latent),
         critics=None if critics is None else lambda film: critics(film.latent),
         **how,
@@ -102,13 +102,13 @@ def shown_steps(first: Int[Array, ""], steps: int) -> Int[Array, "pictures"]:
     return jnp.round(1 + jnp.arange(PICTURES) * (last - 1) / (PICTURES - 1)).astype(int)
 
 
-def _filming(dynamics: Dynamics) -> Dynamics:
-    def step(key: Key[Array, ""], film: _Film, action: Any) -> Step:
-        arrival = dynamics(key, film.latent, action)
-        reel = jax.lax.dynamic_update_index_in_dim(film.reel, arrival.state.features, film.at, 0)
-        return arrival._replace(state=_Film(arrival.state, reel, film.at + 1))
+def _filming(moves: Moves) -> Moves:
+    def move(film: _Film, action: Any, chance: Any) -> _Film:
+        arrival = moves.move(film.latent, action, chance)
+        reel = jax.lax.dynamic_update_index_in_dim(film.reel, arrival.features, film.at, 0)
+        return _Film(arrival, reel, film.at + 1)
 
-    return step
+    return Moves(moves.draw, move, lambda film: moves.read(film.latent))
 
 
 def _decoded(player: Player, reel: Float[Array, "worst time features"], shown: Any) -> tuple[Any, Any]:

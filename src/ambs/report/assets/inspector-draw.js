@@ -57,6 +57,7 @@ const drawing = (() => {
       row(base, "overrides", "override", (step) => data.steps.overridden[step]);
       row(base + 16, "what if", "would", (step) => current.reasons.length && ![accepted, undecided].includes(current.reasons[step]));
     }
+    if (shield) row(base + 16, "", "unknown", (step) => current.reasons[step] === data.facts.reasons.undecided);
     row(base + 32, "violations", "broken", (step) => data.steps.broken[step]);
     const cursor = node("line", { class: "cursor", y1: top - 6, y2: height - 4 });
     svg.append(cursor);

@@ -100,8 +100,11 @@
       const undecided = current.reasons.filter((code) => code === codes.undecided).length;
       const would = current.reasons.filter((code) => code !== codes.accepted && code !== codes.undecided).length;
       const changed = current.reasons.filter((code, step) => code !== codes.undecided && (code !== codes.accepted) !== Boolean(data.steps.overridden[step])).length;
-      lines.push(`${card.plural(would, "override")} instead of ${did}; ${card.plural(changed, "decision")} would have come out otherwise.`);
-      if (undecided) lines.push(`For ${card.plural(undecided, "decision")} the stored futures do not suffice: the recorded rule had stopped drawing before this one would.`);
+      const otherwise = `${card.plural(changed, "decision")} would have come out otherwise`;
+      if (undecided) {
+        lines.push(`${card.plural(would, "override")} among the ${count - undecided} decisions that the stored futures settle; ${otherwise}.`);
+        lines.push(`For the other ${undecided} (grey in the timeline) they do not suffice: the recorded rule had stopped drawing before this one would. All futures are stored of overrides and of the riskiest accepted steps only.`);
+      } else lines.push(`${card.plural(would, "override")} instead of ${did}; ${otherwise}.`);
       lines.push("What a changed decision would have led to later is not foreseen here: each is judged in the state that was really reached.");
     }
     place.replaceChildren(...lines.map((line, i) => drawing.html("p", { class: i === 0 ? "lead" : "soft" }, line)));

@@ -83,9 +83,10 @@ def test_a_part_of_the_grid():
 def test_estimate_by_hand():
     """1000 turns of 3 ms and decisions of 2 ms, 200 updates of 10 ms: 7 s; with a size that only a larger one is known of."""
     panel = Panel("CarGoal1", 16_000, ("copt",))
-    speed = Speed("abacus", {"xs": 10.0}, {"s": 2.0}, {"CarGoal1": 3.0}, "counting")
+    speed = Speed("abacus", {"xs": 10.0}, {"s": 2.0}, 1.0, {"CarGoal1": 3.0}, "counting")
     left = Work(panel, 16_000, 1000.0, 200.0, "xs")
     assert seconds(left, speed) == pytest.approx(7.0)
+    assert seconds(Work(panel, 16_000, 1000.0, 200.0, "xs", shielded=False), speed) == pytest.approx(6.0)
     assert seconds(Work(panel, 16_000, 1000.0, 200.0, "l"), speed) is None
     assert estimate([], {}) == ["Nothing is left to run."]
     assert "About 27 min" in estimate([left], {panel: 10.0})[-1]

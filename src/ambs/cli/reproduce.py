@@ -33,7 +33,7 @@ class Reproduce:
     """Which table or figure."""
     scale: Literal["paper", "small", "tiny"] = "small"
     """paper: the paper's sizes and 5 seeds. small: its frames, networks of size s, a quarter of its train ratio, one seed;
-    about a day on one GPU. tiny: PointWorld for a few hundred steps, to try the command itself."""
+    a day or two on one GPU. tiny: PointWorld for a few hundred steps, to try the command itself."""
     seeds: int | None = None
     """Seeds of each method; None: the scale's."""
     methods: tuple[str, ...] = ()

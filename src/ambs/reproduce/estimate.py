@@ -22,6 +22,8 @@ class Speed:
     """One update of 1024 replayed pictures, by size of the networks."""
     decision: dict[str, float]
     """One shielded decision, thirty steps ahead, by size; that of a model that has learned little, hence the slowest."""
+    plain: float
+    """One decision without a shield, whatever the size."""
     world: dict[str, float]
     """Two frames of 8 environments and their pictures, by task."""
     source: str
@@ -32,8 +34,9 @@ SPEEDS = (
         "NVIDIA H200",
         update={"xs": 10.0, "s": 12.8, "l": 27.6},
         decision={"s": 15.4, "l": 11.4},
+        plain=4.0,
         world={"PointGoal1": 7.5, "PointGoal2": 14.0, "CarGoal1": 18.2},
-        source="benchmarks/update.py and end_to_end.py on it, benchmarks/envs.py on one core",
+        source="benchmarks/update.py and end_to_end.py on it with 16 environments, benchmarks/envs.py on one core with 8",
     ),
 )
 
@@ -48,6 +51,7 @@ class Work:
     """Steps of all environments together."""
     updates: float
     size: str
+    shielded: bool = True
 
 
 def work(found: Found, config: dict[str, Any]) -> Work:
@@ -56,12 +60,14 @@ def work(found: Found, config: dict[str, Any]) -> Work:
     left = max(0, training["frames"] - (found.frames if found.state == "broken" else 0))
     steps = left / training["action_repeat"]
     updates = steps * training["train_ratio"] / (training["batch"] * training["length"])
-    return Work(found.cell.panel, left, steps / training["envs"], updates, config["model"]["size"])
+    turns = steps / training["envs"]
+    return Work(found.cell.panel, left, turns, updates, config["model"]["size"], config["shielded"])
 
 
 def seconds(one: Work, speed: Speed) -> float | None:
     """Alone on this device; None where nothing as large has been measured."""
-    update, decision = (_at_least_as_large(table, one.size) for table in (speed.update, speed.decision))
+    update = _at_least_as_large(speed.update, one.size)
+    decision = _at_least_as_large(speed.decision, one.size) if one.shielded else speed.plain
     world = speed.world.get(one.panel.task)
     if update is None or decision is None or world is None:
         return None

@@ -1,12 +1,13 @@
 """Replay: the latest steps of every environment, and batches of windows drawn uniformly from them.
 
 Rows go into a ring of `slots` × environments. A window is a run of consecutive rows of one environment; it may cross the end
-of an episode, where `is_first` says so. The ring lies in host memory or on the accelerator; the same numbers choose the same
-windows in both.
+of an episode, where `is_first` says so, and never a hole: rows that a damaged file took with it. The ring lies in host memory
+or on the accelerator; the same numbers choose the same windows in both.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -30,6 +31,9 @@ class Replay:
         self.place = place
         self.count = 0
         self.chunk = min(CHUNK, self.slots)
+        self.holes: list[tuple[int, int]] = []
+        """First row and the row after the last (counted from the start of the run) of pieces that were lost."""
+        _check_room(size_of(example, capacity), capacity, place)
         xp: Any = np if place == "host" else jnp
         self.data: Sequence = jax.tree.map(lambda leaf: xp.zeros((self.slots, *leaf.shape), leaf.dtype), example)
         if place == "device":
@@ -60,13 +64,32 @@ class Replay:
     ) -> tuple[np.ndarray, np.ndarray]:
         """First rows (counted from the start of the run) and environments of windows, uniform over all valid ones.
 
-        With `latest` only windows from the last so many rows are drawn.
+        With `latest` only windows from the last so many rows are drawn, if there are any.
         """
         rows = self.kept if latest is None else min(self.kept, max(latest, length))
-        if rows < length:
-            raise UserError(f"the replay buffer holds {rows} steps of each environment, a window needs {length}")
-        first = self.count - rows + rng.integers(0, rows - length + 1, shape)
+        runs = self._runs(rows, length)
+        if not runs.size:
+            runs = self._runs(self.kept, length)
+        if not runs.size:
+            raise UserError(f"the replay buffer holds {self.kept} steps of each environment, a window needs {length}")
+        ends = np.cumsum(runs[:, 1])
+        number = rng.integers(0, ends[-1], shape)
+        run = np.searchsorted(ends, number, side="right")
+        first = runs[run, 0] + number - (ends - runs[:, 1])[run]
         return first, rng.integers(0, self.envs, shape)
+
+    def can_draw(self, length: int) -> bool:
+        """Whether there is any window of this length."""
+        return self._runs(self.kept, length).size > 0
+
+    def _runs(self, rows: int, length: int) -> np.ndarray:
+        """Where windows within the last `rows` rows may begin, holes left out: `[runs, 2]`, first row and number of them."""
+        runs, begin = [], self.count - rows
+        for start, stop in [*self.holes, (self.count, self.count)]:
+            if start - length >= begin:
+                runs.append((begin, start - length - begin + 1))
+            begin = max(begin, stop)
+        return np.array(runs, np.int64).reshape(-1, 2)
 
     def windows(self, first: np.ndarray, env: np.ndarray, length: int) -> Sequence:
         """The windows `[*shape, length, …]`; each begins as if it were an episode's first step."""
@@ -76,24 +99,42 @@ class Replay:
 
     def pieces(self) -> tuple[Mapping[str, Callable[[], dict[str, np.ndarray]]], dict[str, np.ndarray]]:
         """What a checkpoint stores: full pieces, which never change, by name; and the rows after the last of them."""
-        oldest, full = self.count - self.kept, self.count // self.chunk
-        names = {
-            f"rows-{start:012d}": functools.partial(self._rows, start, start + self.chunk)
-            for start in range(oldest // self.chunk * self.chunk, full * self.chunk, self.chunk)
+        made = {
+            _name(start): functools.partial(self._rows, start, start + self.chunk)
+            for start in self._full(self.count)
+            if (start, start + self.chunk) not in self.holes
         }
-        return names, self._rows(max(full * self.chunk, oldest), self.count)
+        return made, self._rows(max(self.count // self.chunk * self.chunk, self.count - self.kept), self.count)
+
+    @property
+    def lost(self) -> list[str]:
+        """Names of the pieces that would be stored, had their rows not been lost."""
+        return [_name(start) for start in self._full(self.count) if (start, start + self.chunk) in self.holes]
+
+    def _full(self, count: int) -> range:
+        """First rows of the full pieces of a ring to which so many rows were added."""
+        oldest = count - min(count, self.slots)
+        return range(oldest // self.chunk * self.chunk, count // self.chunk * self.chunk, self.chunk)
 
     def load(
-        self, count: int, pieces: Mapping[str, Callable[[], dict[str, np.ndarray]]], tail: dict[str, np.ndarray]
+        self,
+        count: int,
+        pieces: Mapping[str, Callable[[], dict[str, np.ndarray]]],
+        tail: dict[str, np.ndarray],
+        lost: Iterable[str] = (),
     ) -> None:
-        """Fill the ring from what `pieces` returned."""
-        ring = jax.tree.map(np.array, self.data)
-        for name in sorted(pieces):
-            self._store(ring, int(name.removeprefix("rows-")), pieces[name](), count)
+        """Fill the ring from what `pieces` returned, save the pieces called `lost`, which are no longer there."""
+        ring, gone = jax.tree.map(np.array, self.data), set(lost)
+        for start in self._full(count):
+            if (name := _name(start)) in pieces:
+                self._store(ring, start, pieces[name](), count)
+            elif name not in gone:
+                raise UserError(f"stored replay rows are missing: {name}")
         rows = next(iter(tail.values())).shape[0]
         self._store(ring, count - rows, tail, count)
         self.data = ring if self.place == "host" else jax.tree.map(jnp.asarray, ring)
         self.count = count
+        self.holes = [(start, start + self.chunk) for start in self._full(count) if _name(start) in gone]
 
     def _rows(self, start: int, stop: int) -> dict[str, np.ndarray]:
         slots = np.arange(start, stop) % self.slots
@@ -109,6 +150,11 @@ class Replay:
             leaf[times[valid] % self.slots] = rows[name][valid]
 
 
+def _name(start: int) -> str:
+    """Of the piece that begins with this row."""
+    return f"rows-{start:012d}"
+
+
 def choose_place(wanted: str, example: Sequence, capacity: int) -> Literal["host", "device"]:
     """`auto`: on an accelerator whose free memory is at least twice what the ring takes, else in host memory."""
     if wanted != "auto":
@@ -119,6 +165,19 @@ def choose_place(wanted: str, example: Sequence, capacity: int) -> Literal["host
     stats = device.memory_stats() or {}
     free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)
     return "device" if 2 * size_of(example, capacity) <= free else "host"
+
+
+def _check_room(needed: int, capacity: int, place: str) -> None:
+    """Refuse a ring that could never be filled, before it is asked for."""
+    if place == "host":
+        room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:
+        room = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", needed)
+    if needed > room:
+        raise UserError(
+            f"training.capacity of {capacity} steps takes {needed / 1e9:.1f} GB, and there are {room / 1e9:.1f} GB of {place} "
+            "memory"
+        )
 
 
 def size_of(example: Sequence, capacity: int) -> int:

@@ -63,7 +63,9 @@ def counting(trouble="", saves=False):
                 return {"count": np.array([self.count, 0.0]), "picture": np.full((2, 2, 3), self.count % 200, np.uint8)}
 
         if saves:
-            Counting.get_state = lambda self: {"count": np.array(self.count)}
+            # A mute one divides by zero where others tell their state.
+            mute = 203 if trouble == "mute" else -1
+            Counting.get_state = lambda self: {"count": np.array(self.count + 0 // (self.count - mute))}
             Counting.set_state = lambda self, state: setattr(self, "count", int(state["count"]))
         return with_labels(
             Counting(),
@@ -244,6 +246,35 @@ def test_a_saved_state_goes_on_as_if_nothing_had_happened(serial):
         other.set_state({})
     envs.close()
     other.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*Worker-0")  # Gymnasium tells it too.
+@EVERYWHERE
+def test_a_copy_that_cannot_tell_its_state_is_replaced(serial):
+    """Its episode ends with the next step, where the run goes on and where the saved state does alike."""
+    envs, other = (make_vector(counting("mute", saves=True), 2, serial=serial) for _ in range(2))
+    try:
+        envs.reset(seed=[1, 2])
+        for _ in range(3):
+            step(envs)
+        saved = envs.get_state()
+        assert saved["unsaved"].tolist() == [False, True]
+        assert "ZeroDivisionError" in envs.unsaved[1]
+        assert envs.get_state()["unsaved"].tolist() == [False, True]
+        other.set_state(saved)
+        for vector in (envs, other):
+            counts, rewards, terminated, truncated, infos = step(vector)
+            # 203 is the last that was sound.
+            assert (counts, rewards.tolist()) == ([104, 203], [104, 0])
+            assert (terminated.tolist(), truncated.tolist()) == ([False, False], [False, True])
+            assert [fault.env for fault in infos["faults"]] == [1]
+        ends = [step(vector) for vector in (envs, other)]
+        assert ends[0][0] == ends[1][0]
+        assert ends[0][-1]["fresh"].tolist() == [False, True]
+        assert not envs.get_state()["unsaved"].any()
+    finally:
+        envs.close()
+        other.close()
 
 
 def test_what_cannot_be_saved_says_so():

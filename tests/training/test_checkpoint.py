@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, whatever interrupts the writing; damage and tricks are found and named."""
 
+import errno
 import hashlib
 import json
 import os
@@ -113,12 +114,15 @@ def test_same_step_again(two):
 
 
 def test_rewind(two):
-    """A run that goes on from an earlier step does not meet the later one's checkpoints or chunks."""
+    """A run that goes on from an earlier step does not meet the later one's checkpoints or chunks; until it has saved its
+    own, they are only out of sight."""
     rewind(two, 10)
     check(load(two), 10, "ab")
-    assert {path.name[0] for path in (two / "replay").iterdir()} == {"a", "b"}
+    assert sorted(os.listdir(two)) == [".tmp-old-000000000020", "000000000010", "replay"]
     save(two, 15, {}, {}, {"c": lambda: piece(0)})
     assert (load(two).chunks["c"]()["frames"] == 0).all()
+    assert sorted(os.listdir(two)) == ["000000000010", "000000000015", "replay"]
+    assert {path.name[0] for path in (two / "replay").iterdir()} == {"a", "b", "c"}
 
 
 def test_save_of_an_earlier_step_drops_later_ones(two):
@@ -162,12 +166,12 @@ DAMAGE = {
     "flip in header": (lambda p: flip(p / "learned.safetensors", 12), "learned.safetensors does not match its SHA-256"),
     "flip in manifest": (lambda p: flip(p / "manifest.json", 20), "manifest.json does not match manifest.sha256"),
     "flip in digest": (lambda p: flip(p / "manifest.sha256", 3), "manifest.json does not match manifest.sha256"),
-    "flip in chunk": (lambda p: flip(p.parent / "replay" / "c.safetensors"), "c.safetensors does not match its SHA-256"),
+    "flip in own chunk": (lambda p: flip(p.parent / "replay" / "c.safetensors"), "c.safetensors does not match its SHA-256"),
     "truncated": (lambda p: os.truncate(p / "loop.safetensors", 10), "loop.safetensors has 10 bytes instead of"),
     "extended": (lambda p: (p / "loop.safetensors").open("ab").write(b"x"), "loop.safetensors has"),
     "missing": (lambda p: (p / "learned.safetensors").unlink(), "learned.safetensors: No such file"),
     "missing manifest": (lambda p: (p / "manifest.json").unlink(), "manifest.json: No such file"),
-    "missing chunk": (lambda p: (p.parent / "replay" / "c.safetensors").unlink(), "c.safetensors: No such file"),
+    "own chunk missing": (lambda p: (p.parent / "replay" / "c.safetensors").unlink(), "c.safetensors: No such file"),
     "swapped": (swap, "learned.safetensors has"),
     "link": (lambda p: link(p / "loop.safetensors"), "loop.safetensors is a link"),
     "link to folder": (link, "not a plain folder"),
@@ -197,11 +201,67 @@ def test_damage_is_named_and_passed_over(two, kind):
     assert len(found.skipped) == 1
     assert found.skipped[0].startswith("checkpoint 000000000020 is damaged: ")
     assert sentence in found.skipped[0]
-    with pytest.raises(UserError, match=r"no intact checkpoint in .*000000000020 is damaged"):
-        load(two, 20)
+    if "chunk" in kind:
+        assert sentence in load(two, 20).lost["c"]
+    else:
+        with pytest.raises(UserError, match=r"no intact checkpoint in .*000000000020 is damaged"):
+            load(two, 20)
     rewind(two, found.step)
     put(two, 30, "cd")
     check(load(two), 30, "cd")
+
+
+@pytest.mark.parametrize("own_damage", [False, True])
+def test_a_chunk_that_all_share(two, own_damage):
+    """Damaged, it costs its rows and not the run: the newest of which nothing else is damaged is loaded without it."""
+    flip(two / "replay" / "b.safetensors")
+    if own_damage:
+        (two / "000000000020" / "loop.safetensors").unlink()
+    found = load(two)
+    check(found, *((10, "a") if own_damage else (20, "c")))
+    assert found.lost == {"b": "b.safetensors does not match its SHA-256"}
+    assert len(found.skipped) == own_damage
+    # Whoever still has the rows in memory writes them again, and all are intact.
+    put(two, 30, "bc")
+    check(load(two), 30, "bc")
+    check(load(two, 10), 10, "ab") if own_damage else check(load(two, 20), 20, "bc")
+    assert not load(two).lost
+
+
+def test_only_some_stored_chunks_are_read_again(tmp_path, monkeypatch):
+    """Each of them sooner or later."""
+    put(tmp_path, 0, "abcd")
+    monkeypatch.setattr(checkpoint, "RECHECKED", 1)
+    seen, real = [], checkpoint.verify
+    monkeypatch.setattr(checkpoint, "verify", lambda path, entry: seen.append(path) or real(path, entry))
+    for step in range(1, 30):
+        put(tmp_path, step, "abcd")
+    again = [path.name[0] for path in seen if path.parent.name == "replay"]
+    assert len(again) == 29
+    assert set(again) == set("abcd")
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ESTALE])
+@pytest.mark.parametrize("file", ["manifest.json", "loop.safetensors", "c.safetensors"])
+def test_what_cannot_be_read_now_is_not_damaged(two, monkeypatch, code, file):
+    real = os.open
+
+    def fail(path, *rest, **options):
+        if str(path).endswith(file):
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(UserError, match=rf"20 cannot be read now \({file}: {os.strerror(code)}\); it may be whole"):
+        load(two)
+    monkeypatch.undo()
+    check(load(two), 20, "bc")
+
+
+def test_too_large_for_this_machine_is_not_damaged(two, monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda name: 10)
+    with pytest.raises(UserError, match=r"20 needs \d+ bytes, more than half of this machine's memory"):
+        load(two)
 
 
 def test_newer_format_is_not_fallen_behind(two):
@@ -253,9 +313,9 @@ def test_names(tmp_path, name):
 
 def test_written_wrongly(two, monkeypatch):
     """A disk that does not give back what it got: the earlier checkpoints stay."""
-    real = checkpoint._verify
+    real = checkpoint.verify
     monkeypatch.setattr(
-        checkpoint, "_verify", lambda path, entry: flip(path) or real(path, entry) if "30" in str(path) else None
+        checkpoint, "verify", lambda path, entry: flip(path) or real(path, entry) if "30" in str(path) else None
     )
     with pytest.raises(OSError, match=r"000000000030 was not written correctly: learned.safetensors does not match"):
         put(two, 30)

@@ -10,6 +10,7 @@ import types
 import pytest
 
 import ambs.cli.main
+from ambs.cli.display import Display
 from ambs.envs import TooManyFaults
 from ambs.errors import RunError, UserError
 from ambs.presets import resolve, to_dict
@@ -27,7 +28,8 @@ class Dummy(Trainer):
     """Plays 100 frames a turn and learns nothing."""
 
     def __init__(self, trouble=lambda frames: None):
-        self.config, self.accounts, self.updates, self.trouble = CONFIG, Accounts(1), 0, trouble
+        self.config = getattr(type(self), "config", CONFIG)
+        self.accounts, self.updates, self.trouble = Accounts(1), 0, trouble
         self.closed = False
 
     @property
@@ -75,6 +77,49 @@ def test_a_full_disk_ends_a_run_and_spares_its_checkpoints(begin, monkeypatch):
     RunFolder.open(run.folder.path).claim()  # The lock has gone with the run.
 
 
+def test_old_checkpoints_that_cannot_be_deleted_do_not_hide_the_new_one(begin, monkeypatch):
+    def stick(frames):
+        if frames == 600:
+            monkeypatch.setattr(os, "unlink", fail)
+
+    run = begin(trouble=stick)
+    with pytest.raises(
+        RunError, match=r"old checkpoints could not be deleted \(No space.* of frame 600 is whole"
+    ) as error:
+        run.run()
+    monkeypatch.undo()
+    assert error.value.code == 74
+    assert checkpoint.load(run.folder.checkpoints).step == 600
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+def test_a_folder_that_cannot_be_written_is_not_left_half_made(tmp_path, monkeypatch, call):
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(RunError, match=r"a run folder could not be written in .* \(No space left on device\)") as error:
+        RunFolder.create(tmp_path, env="x", method="m", seed=0, config={}, command=[])
+    monkeypatch.undo()
+    assert error.value.code == 74
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_cannot_be_started_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "Trainer", lambda config: Dummy())
+    wanted = resolve("quickstart", changes={"training": {"wandb": True}})
+    monkeypatch.setattr(Dummy, "config", wanted, raising=False)
+
+    def init(**options):
+        raise RuntimeError("no key")
+
+    for module, sentence in (
+        (None, r"install the extra `ambs\[wandb\]`"),
+        (types.SimpleNamespace(init=init), "no key"),
+    ):
+        monkeypatch.setitem(sys.modules, "wandb", module)
+        with pytest.raises(UserError, match=sentence):
+            session.start(wanted, tmp_path, command=[])
+        assert not list(tmp_path.iterdir())
+
+
 def test_a_status_that_cannot_be_written_ends_nothing(begin, monkeypatch):
     run = begin()
     monkeypatch.setattr(RunFolder, "write_status", fail)
@@ -118,6 +163,37 @@ def test_the_first_signal_saves_and_the_second_does_not_wait(begin):
             signal.raise_signal(signal.SIGHUP)
 
 
+def test_handlers_from_elsewhere_are_left_alone(monkeypatch):
+    """Python does not know them, and could not put them back."""
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    monkeypatch.setattr(signal, "signal", fail)
+    with stopping() as stop:
+        assert not stop.is_set()
+
+
+def test_nobody_left_to_read_the_last_words(tmp_path):
+    """A closed pipe changes neither the exit code nor what is said on stderr."""
+    code = (
+        "import sys, types; from pathlib import Path; from ambs.cli.train import watch\n"
+        "folder = types.SimpleNamespace(path=Path('run'), log_error=None); sys.stdout.reconfigure(errors='replace')\n"
+        "import ambs.cli.display as d; d.Display.begin = lambda *_: None; d.Display.__enter__ = lambda self: self\n"
+        "sys.exit(watch(lambda **_: types.SimpleNamespace(folder=folder, run=lambda: 'interrupted')))"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (75, "")
+
+
+def test_time_left_is_never_below_zero():
+    display = Display()
+    display.wanted, display.played = 1000, 0
+    display.started -= 10
+    assert display._left(500) == "10 s"
+    assert display._left(1006) == "0 s"
+
+
 def test_what_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -129,7 +205,13 @@ def test_what_is_ignored_stays_ignored():
 
 
 def test_exit_codes(monkeypatch, capsys):
-    for error, code in ((RunError("no disk", 74), 74), (RunError("no env"), 70), (UserError("a typo"), 2)):
+    errors = (
+        (RunError("no disk", 74), 74),
+        (RunError("no env"), 70),
+        (UserError("a typo"), 2),
+        (MemoryError("9 GB"), 70),
+    )
+    for error, code in errors:
 
         def run(error=error):
             raise error
@@ -138,7 +220,8 @@ def test_exit_codes(monkeypatch, capsys):
         with pytest.raises(SystemExit) as end:
             ambs.cli.main.main([])
         assert end.value.code == code
-        assert capsys.readouterr().err == f"ambs: {error}\n"
+        said = "there is not enough memory (9 GB)" if isinstance(error, MemoryError) else str(error)
+        assert capsys.readouterr().err == f"ambs: {said}\n"
 
 
 def test_a_dead_writer_keeps_nobody_out(tmp_path):

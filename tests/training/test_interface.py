@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from ambs.errors import UserError
 from ambs.presets import resolve
 from ambs.training.interface import LEAST_DEVIATION, Interface, interface, survey
 from ambs.training.loop import make_envs
@@ -34,6 +35,27 @@ def test_a_survey_brings_entries_to_one_scale(env):
     assert (spread < 2.5).all()
     stored = Interface.from_dict(json.loads(json.dumps(found.to_dict())))
     assert stored.spec == found.spec
+    # Whoever resumes sees what the first start saw, and acts in numbers of the environment's own type.
+    resumed = interface(envs, config).as_surveyed(stored)
+    assert resumed.spec == found.spec
+    assert resumed.low.dtype == found.low.dtype == np.float32
+    np.testing.assert_array_equal(resumed.to_env(action), found.to_env(action))
+
+
+def test_an_environment_that_has_changed_is_not_gone_on_with():
+    config = resolve("quickstart", changes={"env": "ambs/Grid-v0"})
+    envs = make_envs(config)
+    found = interface(envs, config)
+    for changes, sentence in (
+        ({"actions": 4}, r"its actions is 5, and was 4$"),
+        ({"psi": "!goal"}, r"its psi is !hazard, and was !goal$"),
+        (
+            {"observation": {"image": 0, "vector": 24, "mean": [], "deviation": []}},
+            r"its observation is .*25.*, and was .*24",
+        ),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            found.as_surveyed(Interface.from_dict(json.loads(json.dumps(found.to_dict())) | changes))
 
 
 def test_pictures_need_no_survey():

@@ -73,11 +73,53 @@ def test_pieces_restore_the_ring(count):
     pieces, tail = replay.pieces()
     assert all(int(name.removeprefix("rows-")) % 4 == 0 for name in pieces)
     again = Replay(row(0), ENVS * 10)
+    again.chunk = 4
     again.load(count, pieces, tail)
     assert again.count == count
     slots = np.arange(max(0, count - 10), count) % 10
     for mine, theirs in zip(jax.tree.leaves(again.data), jax.tree.leaves(replay.data), strict=True):
         np.testing.assert_array_equal(mine[slots], theirs[slots])
+
+
+def lossy(count: int, lost: tuple[str, ...]) -> Replay:
+    """A ring of 10 rows, stored in pieces of 4 and loaded without some of them."""
+    replay = filled(count)
+    replay.chunk = 4
+    pieces, tail = replay.pieces()
+    again = Replay(row(0), ENVS * 10)
+    again.chunk = 4
+    again.load(count, {name: read for name, read in pieces.items() if name not in lost}, tail, lost)
+    return again
+
+
+def test_no_window_touches_a_hole():
+    """Rows 5 … 14 are kept; without 8 … 11 windows of three begin at 5 and at 12, all of them equally likely."""
+    again = lossy(15, ("rows-000000000008",))
+    first, env = again.draw(np.random.default_rng(0), (1000,), 3)
+    assert set(first.tolist()) == {5, 12}
+    assert abs((first == 5).mean() - 0.5) < 0.07
+    windows = again.windows(first, env, 3)
+    np.testing.assert_array_equal(windows.reward, 100 * env[:, None] + first[:, None] + np.arange(3))
+    assert set(again.draw(np.random.default_rng(0), (100,), 3, latest=4)[0].tolist()) == {12}
+    assert again.can_draw(3)
+    assert not again.can_draw(4)
+    # The hole is stored as such, and leaves the ring with its rows.
+    assert (set(again.pieces()[0]), again.lost) == ({"rows-000000000004"}, ["rows-000000000008"])
+    for t in range(15, 22):
+        again.add(row(t))
+    assert set(again.draw(np.random.default_rng(0), (500,), 3)[0].tolist()) == set(range(12, 20))
+    assert again.lost == []
+
+
+def test_latest_rows_in_a_hole_leave_the_others():
+    again = lossy(16, ("rows-000000000012",))
+    assert set(again.draw(np.random.default_rng(0), (500,), 3, latest=3)[0].tolist()) == {6, 7, 8, 9}
+
+
+def test_rows_that_are_missing_must_be_known_to_be_lost():
+    _pieces, tail = filled(25).pieces()
+    with pytest.raises(UserError, match="stored replay rows are missing: rows-000000000010"):
+        Replay(row(0), ENVS * 10).load(25, {}, tail)
 
 
 def test_foreign_rows_are_refused():
@@ -91,3 +133,10 @@ def test_memory_of_the_papers_buffer():
     """A million steps of 64 × 64 × 3 bytes and their small change fit in 13.5 GB."""
     example = row(0)._replace(observation={"image": np.zeros((ENVS, 64, 64, 3), np.uint8)})
     assert 12.288e9 < size_of(example, 1_000_000) < 13.5e9
+
+
+def test_a_ring_that_no_memory_holds_is_refused():
+    with pytest.raises(
+        UserError, match=r"training\.capacity of 9007199254740992 steps takes .* GB, and there are .* GB of host"
+    ):
+        Replay(row(0), 2**53)

@@ -1,6 +1,7 @@
 """A small run on `grid` from start to end: stopped and resumed it equals the one that was not, bit by bit."""
 
 import json
+import shutil
 import subprocess
 import sys
 import types
@@ -16,7 +17,8 @@ from ambs.presets import resolve
 from ambs.training import checkpoint
 from ambs.training.loop import Diverged, compiled_act, compiled_learn
 from ambs.training.run_folder import RunFolder, read_rows
-from ambs.training.session import Session, reopen, start
+from ambs.training.session import Session, _without, reopen, start
+from ambs.training.snapshot import capture, reinstate
 
 CONFIG = resolve(
     "quickstart",
@@ -249,3 +251,31 @@ def test_only_some_checkpoints_are_kept(runs):
     assert found.step == runs[0].trainer.accounts.frames
     kept = [path for path in runs[0].folder.checkpoints.iterdir() if path.name[0].isdigit()]
     assert len(kept) == CONFIG.training.keep
+
+
+def test_a_damaged_piece_of_the_replay_buffer_costs_its_rows_and_not_the_run(runs, tmp_path):
+    """The ring has 300 slots for each of four environments; both checkpoints share the piece of rows 0 … 299."""
+    trainer, folder = runs[0].trainer, tmp_path / "checkpoints"
+    shutil.copytree(runs[0].folder.checkpoints, folder)
+    piece = folder / "replay" / "rows-000000000000.safetensors"
+    data = bytearray(piece.read_bytes())
+    data[-1] ^= 1
+    piece.write_bytes(data)
+    found = checkpoint.load(folder)
+    assert found.step == trainer.accounts.frames
+    reinstate(trainer, found)
+    count, updates = trainer.replay.count, trainer.updates
+    (sentence,) = _without(found, trainer)
+    assert "1 of 1 pieces are damaged (rows-000000000000.safetensors does not match its SHA-256)" in sentence
+    assert sentence.endswith(f"going on without {4 * (300 - (count - 300))} steps")
+    for _ in range(40):
+        trainer.turn()
+    assert trainer.updates > updates
+    groups, meta, pieces = capture(trainer)
+    assert (list(pieces), meta["replay_lost"]) == ([], ["rows-000000000000"])
+    meta["positions"] = found.meta["positions"]
+    checkpoint.save(folder, trainer.accounts.frames, groups, meta, pieces)
+    again = checkpoint.load(folder)
+    assert (again.step, again.lost) == (trainer.accounts.frames, {})
+    reinstate(trainer, again)
+    assert trainer.replay.holes == [(0, 300)]

@@ -100,5 +100,5 @@ class Display:
 
     def _left(self, frames: int) -> str:
         rate = (frames - self.played) / max(time.monotonic() - self.started, 1e-9)
-        seconds = (self.wanted - frames) / rate if rate > 0 else 0
+        seconds = max(self.wanted - frames, 0) / rate if rate > 0 else 0
         return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

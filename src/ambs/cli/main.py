@@ -24,7 +24,7 @@ from ambs.cli.report import Report
 from ambs.cli.reproduce import Reproduce
 from ambs.cli.train import WHAT, Resume, parse_train
 from ambs.cli.verify import Verify
-from ambs.errors import RunError, UserError
+from ambs.errors import RUN_FAILED, RunError, UserError
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,9 @@ def main(args: list[str] | None = None) -> None:
     except OSError as error:
         print(f"ambs: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
         code = 2
+    except MemoryError as error:
+        print(f"ambs: there is not enough memory{f' ({error})' if str(error) else ''}", file=sys.stderr)
+        code = RUN_FAILED
     except KeyboardInterrupt:
         print("\nambs: stopped", file=sys.stderr)
         code = 130

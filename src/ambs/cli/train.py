@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
@@ -41,9 +40,9 @@ class Resume:
             prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
             from ambs.training.session import reopen
 
-            session, skipped = reopen(self.run_folder, **hooks)
-            for sentence in skipped:
-                print(f"ambs: {sentence}; going on from the one before", file=sys.stderr)
+            session, sentences = reopen(self.run_folder, **hooks)
+            for sentence in sentences:
+                print(f"ambs: {sentence}", file=sys.stderr)
             return session
 
         return watch(again)
@@ -122,8 +121,10 @@ def watch(begin: Any) -> int:
         session: Session = begin(on_metrics=lambda row: display.show(row), stop=stop)
         display.begin(session)
         state = session.run()
-    with contextlib.suppress(OSError):  # A terminal that has gone away.
+    try:
         _say(session, state)
+    except OSError:  # A terminal that has gone away; Python would fail again when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0 if state == "finished" else STOPPED
 
 
@@ -135,3 +136,4 @@ def _say(session: Session, state: str) -> None:
         print(f"Finished: {path}\nEvaluate it:  ambs eval {path} --shield paired\nSee its curves:  ambs report {path}")
     else:
         print(f"Stopped; everything is saved. Go on with:  ambs resume {path}")
+    sys.stdout.flush()

@@ -29,6 +29,10 @@ WHOLE = "observation"
 """Name in a saved state of an observation that is no dictionary; parts of one have `observation.part`."""
 
 
+UNSAVED = "unsaved"
+"""Name in a saved state of the flags of environments whose own state is missing from it."""
+
+
 class Unsound(RuntimeError):  # noqa: N818 (said of what an environment returned)
     """Something an environment returned that cannot be used."""
 
@@ -199,15 +203,23 @@ class CopiesVectorEnv(LabelledVectorEnv):
         return self._shown.labels.copy()
 
     def _save(self) -> Snapshot:
-        """What is shown, and field f of environment i as `i.f`; nothing of those that must be made anew."""
+        """What is shown, and field f of environment i as `i.f`; nothing of those that must be made anew.
+
+        A copy that fails to tell its state is at fault: its episode ends with the next step, here and in whatever goes on
+        from this state.
+        """
         if not self.can_save:
             raise UserError(f"{self._name} cannot be saved: it has no get_state and set_state")
-        state = self._shown.save()
-        for index in range(self.num_envs):
-            own = {} if self._copies[index] is None else self._call(index, "get_state")
-            if not isinstance(own, dict) or any(np.asarray(array).dtype.hasobject for array in own.values()):
-                raise UserError(f"get_state of {self._name} must return a dictionary of arrays")
-            state |= {f"{index}.{name}": np.asarray(array) for name, array in own.items()}
+        asked = [index for index in range(self.num_envs) if self._copies[index] is not None]
+        answers = self._call_each(asked, "get_state", self.unsaved)
+        state = {**self._shown.save(), UNSAVED: np.zeros(self.num_envs, bool)}
+        for index, own in answers.items():
+            if isinstance(own, dict) and not any(np.asarray(array).dtype.hasobject for array in own.values()):
+                state |= {f"{index}.{name}": np.asarray(array) for name, array in own.items()}
+            else:
+                self.unsaved[index] = f"get_state of {self._name} must return a dictionary of arrays"
+                self._discard(index)
+        state[UNSAVED][list(self.unsaved)] = True
         return state
 
     def _restore(self, state: Snapshot) -> None:
@@ -216,19 +228,41 @@ class CopiesVectorEnv(LabelledVectorEnv):
         # Many wrappers refuse to step what was never reset.
         if faults := self._start(dict.fromkeys(range(self.num_envs), 0)):
             raise UserError(f"{self._name} cannot be restored: {'; '.join(faults.values())}")
+        unsaved = state.get(UNSAVED, np.zeros(self.num_envs, bool))
+        self.unsaved = dict.fromkeys(np.flatnonzero(unsaved).tolist(), "its state could not be saved")
         for index in range(self.num_envs):
             mark = f"{index}."
             own = {name.removeprefix(mark): array for name, array in state.items() if name.startswith(mark)}
-            if own:
+            if index in self.unsaved:
+                self._discard(index)
+            elif own:
                 self._call(index, "set_state", own)
             elif not state["over"][index]:
                 raise UserError(f"the state says nothing of environment {index}")
         self._shown.restore(state)
 
+    def _still_broken(self, live: np.ndarray, faults: dict[int, str]) -> np.ndarray:
+        """Blame the copies that could not tell their state, those whose episode goes on; returns who is left to step."""
+        faults |= {index: reason for index, reason in self.unsaved.items() if live[index]}
+        self.unsaved = {}
+        return live & ~np.isin(np.arange(self.num_envs), list(faults))
+
+    def _call_each(self, indices: list[int], method: str, faults: dict[int, str]) -> dict[int, Any]:
+        """Call a method of several copies; those that fail are thrown away, and noted in `faults`."""
+        answers = {}
+        for index in indices:
+            try:
+                answers[index] = self._call(index, method)
+            except Exception as error:
+                faults[index] = describe(error, method)
+                self._discard(index)
+        return answers
+
     def _copy(self, index: int) -> Any:
         """One copy, made anew if need be."""
         if self._copies[index] is None:
             self._copies[index] = self._make()
+            self.unsaved.pop(index, None)
         return self._copies[index]
 
     def _discard(self, index: int) -> None:

@@ -61,6 +61,7 @@ class ProcessVectorEnv(CopiesVectorEnv):
         self, actions: np.ndarray, live: np.ndarray, frames: Frames, faults: dict[int, str]
     ) -> tuple[np.ndarray, np.ndarray]:
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        live = self._still_broken(live, faults)
         asked = {index: (actions[index : index + 1],) for index in np.flatnonzero(live).tolist()}
         for index, (seen, _, ended, cut, info) in self._ask("step", asked, faults).items():
             terminated[index], truncated[index] = ended[0], cut[0]
@@ -88,6 +89,10 @@ class ProcessVectorEnv(CopiesVectorEnv):
         if faults:
             raise UserError(f"{method} of environment {index} failed: {faults[index]}")
         return results[index][0]
+
+    def _call_each(self, indices: list[int], method: str, faults: dict[int, str]) -> dict[int, Any]:
+        answers = self._ask("call", dict.fromkeys(indices, (method,)), faults)
+        return {index: answer[0] for index, answer in answers.items()}
 
     def _ask(self, what: Call, questions: dict[int, tuple[Any, ...]], faults: dict[int, str]) -> dict[int, Any]:
         """Put questions to workers, all at once; returns their answers, and notes who gave none."""

@@ -31,6 +31,7 @@ class SerialVectorEnv(CopiesVectorEnv):
         self, actions: np.ndarray, live: np.ndarray, frames: Frames, faults: dict[int, str]
     ) -> tuple[np.ndarray, np.ndarray]:
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        live = self._still_broken(live, faults)
         for index in np.flatnonzero(live).tolist():
             env = self._copy(index)
             terminated[index], truncated[index], fault = advance(env, actions[index], index, frames, self._shown)

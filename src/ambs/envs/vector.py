@@ -124,6 +124,8 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self.faults: list[Fault] = []
         self.earlier_faults = 0
         """Faults before these environments were made, in a run that was resumed; they count too."""
+        self.unsaved: dict[int, str] = {}
+        """Environments that could not tell their state when asked, and why: thrown away, and at fault in the next step."""
         self.steps = 0
         self._roots = np.full(num_envs, int(np.random.SeedSequence().generate_state(1)[0]), np.int64)
         """Where the seeds of each environment's episodes come from."""

@@ -15,6 +15,10 @@ TEMPORARY = ".tmp-"
 """How names of unfinished files and folders begin; whatever bears one is rubbish once its writer is gone."""
 
 
+class UnfitError(OSError):
+    """A file that is there and can be read, but is a link, a device or of another size than it should be."""
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Put `data` at `path` so that, whatever happens, `path` holds the old bytes or all of the new ones."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
@@ -82,17 +86,17 @@ def hash_plain(path: Path, *, size: int) -> str:
 def open_plain(path: Path, size: int | None = None, limit: int = 1 << 62) -> Iterator[tuple[BinaryIO, int]]:
     """A plain file, open for reading, and its length; else as `read_plain`."""
     if path.is_symlink():
-        raise OSError(f"{path.name} is a link")
+        raise UnfitError(f"{path.name} is a link")
     # O_NONBLOCK: opening a named pipe must not wait for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path.name} is not a plain file")
+            raise UnfitError(f"{path.name} is not a plain file")
         if size is not None and status.st_size != size:
-            raise OSError(f"{path.name} has {status.st_size} bytes instead of {size}")
+            raise UnfitError(f"{path.name} has {status.st_size} bytes instead of {size}")
         if size is None and status.st_size > limit:
-            raise OSError(f"{path.name} has {status.st_size} bytes, more than the {limit} allowed")
+            raise UnfitError(f"{path.name} has {status.st_size} bytes, more than the {limit} allowed")
         with os.fdopen(fd, "rb", closefd=False) as file:
             yield file, status.st_size
     finally:

@@ -1,5 +1,6 @@
 """Between worlds and networks: what an environment's spaces mean to the model, and rows for the replay buffer."""
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from ambs.envs.vector import LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms
 from ambs.spec.parser import parse_formula
+from ambs.training.files import to_json
 from ambs.world_model.loss import Sequence
 from ambs.world_model.model import Spec
 from ambs.world_model.vision import ObservationSpec
@@ -54,6 +56,19 @@ class Interface:
             fallback=None if data["fallback"] is None else tuple(data["fallback"]),
         )
         return cls(spec, data["discrete"], np.array(data["low"]), np.array(data["high"]))
+
+    def as_surveyed(self, known: "Interface") -> "Interface":
+        """This one with the other's standardisation of observations; a UserError if they differ in anything else.
+
+        The bounds stay ours: a checkpoint has them as decimal numbers, and another dtype would round actions otherwise.
+        """
+        surveyed = replace(self, spec=self.spec._replace(observation=known.spec.observation))
+        ours, theirs = (json.loads(to_json(one.to_dict())) for one in (surveyed, known))
+        ours["observation"] |= {part: getattr(self.spec.observation, part) for part in ("image", "vector")}
+        for name, value in ours.items():
+            if value != theirs[name]:
+                raise UserError(f"the environment is not what it was: its {name} is {value}, and was {theirs[name]}")
+        return surveyed
 
     def observe(self, raw: Any) -> dict[str, np.ndarray]:
         """Observations of n environments as the model takes them: `image` uint8 and/or `vector` float32."""

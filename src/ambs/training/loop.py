@@ -55,6 +55,8 @@ class Trainer:
 
     config: Config
     listener: Listener = field(default_factory=Listener)
+    known: Interface | None = None
+    """What an earlier start of this run found out about its environment; None: find out."""
 
     def __post_init__(self) -> None:
         self.envs = make_envs(self.config)
@@ -70,7 +72,9 @@ class Trainer:
             raise UserError(f"{config.env} has no get_state and set_state: a run in it could not be saved")
         self.root = jax.random.key(config.seed)
         self.interface: Interface = interface(self.envs, config)
-        if config.model.standardise:
+        if self.known is not None:
+            self.interface = self.interface.as_surveyed(self.known)
+        elif config.model.standardise:
             self.interface = survey(self.envs, self.interface, _seed(config.seed, "survey"))
         fresh = functools.partial(init, self.interface.spec, config, discrete=self.interface.discrete)
         # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
@@ -93,6 +97,9 @@ class Trainer:
         self.last_totals: dict[str, int] = self.accounts.totals()
         raw, infos = self.envs.reset(seed=_seed(config.seed, "layouts"))
         self.accounts.faults = len(self.envs.faults)
+        self.envs.get_state()  # Whoever cannot be saved should not play for hours before that shows.
+        if self.envs.unsaved:
+            raise UserError(f"{config.env} cannot be saved: {next(iter(self.envs.unsaved.values()))}")
         self.labels = infos["labels"]
         self.row = self.interface.first_rows(raw, infos, config)
         training = config.training
@@ -153,7 +160,7 @@ class Trainer:
         training = self.config.training
         played = self.accounts.agent_steps - training.prefill
         while math.floor(played * training.updates_per_step) >= self.updates + self.per_call:
-            if self.replay.kept < training.length:
+            if not self.replay.can_draw(training.length):
                 return
             rng = np.random.default_rng([self.config.seed, _tag("replay"), self.updates])
             place = self.replay.draw(rng, (self.per_call, training.batch), training.length)
@@ -167,7 +174,7 @@ class Trainer:
         training = self.config.training
         length = CONTEXT + self.config.shield.horizon
         every = training.calibrate_every
-        if not every or self.updates < self.calibrated + every or self.replay.kept < length:
+        if not every or self.updates < self.calibrated + every or not self.replay.can_draw(length):
             return
         self.calibrated = self.updates
         rng = np.random.default_rng([self.config.seed, _tag("calibration"), self.updates])

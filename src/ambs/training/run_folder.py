@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ambs.errors import UserError
+from ambs.errors import DISK_FAILED, RunError, UserError
 from ambs.training.files import (
     TEMPORARY,
     finite,
@@ -81,19 +82,35 @@ class RunFolder:
             raise UserError("the settings of a run must be finite numbers") from error
         path = _claim(root, f"{_safe(env)}-{_safe(method)}-s{seed}-{now:%Y%m%d-%H%M%S}")
         run = cls(path, json.loads(data))
-        for folder in (run.checkpoints, run.tensorboard):
+        try:
+            run._fill(data)
+        except OSError as error:
+            run.remove()
+            raise RunError(f"a run folder could not be written in {root} ({reason(error)})", DISK_FAILED) from error
+        except BaseException:
+            run.remove()
+            raise
+        return run
+
+    def _fill(self, data: bytes) -> None:
+        """Write a new folder's files and lock it."""
+        for folder in (self.checkpoints, self.tensorboard):
             folder.mkdir()
         for name in PREFIXES:
-            (path / name).touch()
-        run.write_status("running", frames=0, agent_steps=0, updates=0)
+            (self.path / name).touch()
+        self.write_status("running", frames=0, agent_steps=0, updates=0)
         # Last: from here on it is a run folder, and locked from the moment it is one.
-        temporary = path / f"{TEMPORARY}{CONFIG}"
+        temporary = self.path / f"{TEMPORARY}{CONFIG}"
         write_synced(temporary, data)
-        run._lock = lock(temporary)
-        os.replace(temporary, path / CONFIG)
-        sync_folder(path)
-        sync_folder(path.parent)
-        return run
+        self._lock = lock(temporary)
+        os.replace(temporary, self.path / CONFIG)
+        sync_folder(self.path)
+        sync_folder(self.path.parent)
+
+    def remove(self) -> None:
+        """Delete a folder in which nothing has happened yet."""
+        self.unlock()
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def claim(self) -> None:
         """Become the folder's only writer, until `close`; a UserError if somebody else is."""
@@ -290,13 +307,13 @@ class _Lines:
         return self._length
 
     def check(self, position: int) -> None:
-        """Refuse a position that is not the end of a line."""
-        length = self.length()
+        """Refuse a position that is not the end of a line; changes nothing."""
+        length = os.path.getsize(self._path) if os.path.lexists(self._path) else 0
         if not 0 <= position <= length:
             raise UserError(
                 f"{self._path} has {length} bytes, fewer than the {position} it had at the checkpoint: rows are missing"
             )
-        if position and os.pread(self._open(), 1, position - 1) != b"\n":
+        if position and _byte(self._path, position - 1) != b"\n":
             raise UserError(f"{self._path} has no end of a line at byte {position}: it is not the checkpoint's file")
 
     def cut(self, position: int) -> None:
@@ -327,6 +344,14 @@ class _Lines:
                 raise
             self._fd, self._length = fd, length
         return self._fd
+
+
+def _byte(path: Path, position: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        return os.pread(fd, 1, position)
+    finally:
+        os.close(fd)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -15,9 +15,10 @@ from ambs.errors import DISK_FAILED, RunError, UserError
 from ambs.presets import from_dict, to_dict
 from ambs.training import checkpoint
 from ambs.training.files import reason
+from ambs.training.interface import Interface
 from ambs.training.loop import Diverged, Listener, Row, Trainer
 from ambs.training.run_folder import RunFolder
-from ambs.training.snapshot import capture, check_meta, reinstate
+from ambs.training.snapshot import capture, check_meta, fitting, reinstate
 from ambs.training.stopping import stopping
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
@@ -91,6 +92,9 @@ class Session:
         keep = self.trainer.config.training.keep
         try:
             path = checkpoint.save(self.folder.checkpoints, frames, groups, meta, pieces, keep=keep)
+        except checkpoint.LeftoversError as error:
+            self.saved = frames
+            raise RunError(f"old checkpoints could not be deleted ({reason(error)})", DISK_FAILED) from error
         except OSError as error:
             raise RunError(f"a checkpoint could not be written ({reason(error)})", DISK_FAILED) from error
         self.saved = self.marked = frames
@@ -123,14 +127,22 @@ class Session:
         )
 
 
-def _wandb(folder: RunFolder) -> Any:
-    """A run of Weights & Biases under this folder's name, so that a resumed one goes on with it."""
+def _import_wandb() -> Any:
     try:
-        wandb = importlib.import_module("wandb")
+        return importlib.import_module("wandb")
     except ImportError:
         raise UserError("training.wandb needs Weights & Biases: install the extra `ambs[wandb]`") from None
-    name = folder.path.name
-    return wandb.init(project="ambs", id=name, name=name, dir=str(folder.path), config=folder.config, resume="allow")
+
+
+def _wandb(folder: RunFolder) -> Any:
+    """A run of Weights & Biases under this folder's name, so that a resumed one goes on with it."""
+    wandb, name = _import_wandb(), folder.path.name
+    try:
+        return wandb.init(
+            project="ambs", id=name, name=name, dir=str(folder.path), config=folder.config, resume="allow"
+        )
+    except Exception as error:
+        raise UserError(f"Weights & Biases could not be started ({type(error).__name__}: {error})") from error
 
 
 def start(
@@ -141,9 +153,12 @@ def start(
     on_metrics: Callable[[Row], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Session:
-    """A new run in a folder of its own under `out`."""
+    """A new run in a folder of its own under `out`; if it cannot be started, no folder is left."""
+    if config.training.wandb:
+        _import_wandb()
     trainer = Trainer(config)
     device = jax.devices()[0]
+    folder: RunFolder | None = None
     try:
         folder = RunFolder.create(
             out,
@@ -157,36 +172,65 @@ def start(
         return Session(trainer, folder, on_metrics=on_metrics, stop=stop)
     except BaseException:
         trainer.close()
+        if folder is not None:
+            folder.remove()
         raise
 
 
 def reopen(
     run: Path, *, on_metrics: Callable[[Row], None] | None = None, stop: threading.Event | None = None
 ) -> tuple[Session, tuple[str, ...]]:
-    """A run that goes on from its newest intact checkpoint, and a sentence about each damaged one passed over.
+    """A run that goes on from its newest intact checkpoint, and a sentence about everything damaged that it does without.
 
     Nothing in the folder is changed before the checkpoint has proved to fit.
     """
     folder = RunFolder.open(run)
     config = from_dict(folder.config)
     folder.claim()
+    with suppress(UserError):  # Rows that are missing do not come back.
+        folder.log_error = folder.read_status().get("log_error")
     trainer: Trainer | None = None
     try:
         found = checkpoint.load(folder.checkpoints)
         _refuse_finished(found, run, config)
-        trainer = Trainer(config)
+        if config.training.wandb:
+            _import_wandb()
+        with fitting(found):
+            known = Interface.from_dict(found.meta["interface"])
+        trainer = Trainer(config, known=known)
         reinstate(trainer, found)
         folder.check(found.meta["positions"])
-        checkpoint.rewind(folder.checkpoints, found.step)
-        folder.cut(found.meta["positions"])
         session = Session(trainer, folder, on_metrics=on_metrics, stop=stop)
         session.saved = found.step
-        return session, found.skipped
+        try:
+            checkpoint.rewind(folder.checkpoints, found.step)
+            folder.cut(found.meta["positions"])
+        except OSError as error:
+            raise RunError(
+                f"{run} could not be brought back to its checkpoint of frame {found.step} ({reason(error)}), which is whole: "
+                "try again",
+                DISK_FAILED,
+            ) from error
+        return session, _without(found, trainer)
     except BaseException:
         folder.unlock()
         if trainer is not None:
             trainer.close()
         raise
+
+
+def _without(found: checkpoint.Checkpoint, trainer: Trainer) -> tuple[str, ...]:
+    """Sentences about what is damaged and left behind."""
+    passed = [f"{sentence}; going on from the one before" for sentence in found.skipped]
+    if found.lost:
+        held = sum(
+            stop - max(start, trainer.replay.count - trainer.replay.kept) for start, stop in trainer.replay.holes
+        )
+        passed.append(
+            f"of the replay buffer in checkpoint {found.path.name} {len(found.lost)} of {len(found.lost) + len(found.chunks)} "
+            f"pieces are damaged ({next(iter(found.lost.values()))}); going on without {held * trainer.replay.envs} steps"
+        )
+    return tuple(passed)
 
 
 def _refuse_finished(found: checkpoint.Checkpoint, run: Path, config: Config) -> None:

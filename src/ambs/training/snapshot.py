@@ -44,6 +44,7 @@ def capture(trainer: Trainer) -> tuple[dict[str, Arrays], dict[str, Any], Mappin
         "sums": {name: list(pair) for name, pair in trainer.sums.items()},
         "label_quality": {name: None if value != value else value for name, value in trainer.label_quality.items()},
         "replay_rows": trainer.replay.count,
+        "replay_lost": trainer.replay.lost,
         "interface": trainer.interface.to_dict(),
         "critics": list(CRITICS),
     }
@@ -67,6 +68,8 @@ def check_meta(checkpoint: Checkpoint) -> None:
             wrong.append(name)
     if "totals" not in wrong and "frames" not in meta["totals"]:
         wrong.append("totals")
+    if not isinstance(meta.get("replay_lost", []), list):
+        wrong.append("replay_lost")
     wrong += [name for name in _GROUPS if name not in checkpoint.groups]
     if wrong:
         raise UserError(
@@ -107,4 +110,5 @@ def _reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
     }
     trainer.envs.set_state(groups["envs"])
     trainer.envs.earlier_faults = trainer.accounts.faults
-    trainer.replay.load(meta["replay_rows"], checkpoint.chunks, groups["replay"])
+    lost = [*checkpoint.lost, *meta.get("replay_lost", [])]
+    trainer.replay.load(meta["replay_rows"], checkpoint.chunks, groups["replay"], lost)

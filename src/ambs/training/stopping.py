@@ -18,7 +18,8 @@ def stopping(stop: threading.Event | None = None) -> Iterator[threading.Event]:
         yield stop
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    # None: a handler that was not installed from Python and could not be put back.
+    before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
 
     def request(_number: int, _frame: Any) -> None:
         if stop.is_set():

@@ -1,4 +1,4 @@
-"""A process for trials with a whole trainer, as small as it gets: `python -m tests.faults.host FOLDER JOB [JOB …]`.
+"""A process for trials with a whole trainer, as small as it gets: `python -m tests.faults FOLDER JOB [JOB …]`.
 
 Each job prints one line of JSON. All that is compiled is kept in FOLDER/cache for the next process.
 """
@@ -30,15 +30,17 @@ from ambs.cli.main import main
 from ambs.training import checkpoint
 from ambs.training.loop import Trainer
 from ambs.training.run_folder import read_rows
+from tests.faults.counts import count as how_many
 from tests.tiny import TINY
 
 INTERVAL = 400
+FRAMES = how_many(1600, 6000)
 SETTINGS: dict[str, Any] = {
     "env": "ambs/Grid-v0",
     "agent": {"imagination": 3, "imagine_from": 8},
     "shield": {"horizon": 4, "rolled": 3, "critics": "max", "traces": 40, "chunk": 20},
     "training": {
-        "frames": 6000, "envs": 8, "action_repeat": 1, "prefill": 200, "batch": 2, "length": 6, "train_ratio": 0.6,
+        "frames": FRAMES, "envs": 8, "action_repeat": 1, "prefill": 200, "batch": 2, "length": 6, "train_ratio": 0.6,
         "updates_per_call": 2, "log_every": INTERVAL, "checkpoint_every": INTERVAL, "calibrate_every": 40,
         "calibration_windows": 16, "capacity": 4000,
     },
@@ -149,7 +151,9 @@ def signalled(rng: random.Random) -> Iterator[None]:
         turns[0] += 1
         inner(trainer)
 
-    wanted, moment = (0, rng.uniform(0, 2)) if rng.random() < 0.2 else (rng.randrange(1, 300), rng.uniform(0, 0.03))
+    wanted, moment = (
+        (0, rng.uniform(0, 2)) if rng.random() < 0.2 else (rng.randrange(1, FRAMES // 20), rng.uniform(0, 0.03))
+    )
 
     def send() -> None:
         while turns[0] < wanted and not over.wait(0.001):
@@ -169,7 +173,15 @@ def signalled(rng: random.Random) -> Iterator[None]:
 
 
 def cli(folder: Path, arguments: list[str]) -> None:
-    """Be `ambs train` or `ambs resume`, for somebody who will kill this process."""
+    """Be `ambs train` or `ambs resume`, for somebody who will kill this process; FOLDER/progress tells the frames played."""
+    told = os.open(folder / "progress", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    inner = Trainer.turn
+
+    def turn(trainer: Trainer) -> None:
+        inner(trainer)
+        os.pwrite(told, f"{trainer.accounts.frames:12d}".encode(), 0)
+
+    Trainer.turn = turn  # type: ignore[method-assign]
     sys.exit(train(folder, "killed") if arguments == ["train"] else ambs(*arguments))
 
 
@@ -184,7 +196,3 @@ def start(folder: Path, jobs: list[str]) -> None:
     for job in jobs:
         name, _, number = job.partition(":")
         print(json.dumps({"job": name, **known[name](folder, int(number or 0))}), flush=True)
-
-
-if __name__ == "__main__":
-    start(Path(sys.argv[1]), sys.argv[2:])

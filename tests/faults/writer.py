@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ambs.training.checkpoint import Arrays, load, save
+from ambs.training.checkpoint import Arrays, Checkpoint, load, save
 
 SIZE = 20_000
 
@@ -36,15 +36,15 @@ def chunks_at(step: int) -> dict[str, Callable[[], Arrays]]:
     }
 
 
-def is_whole(folder: Path) -> int:
-    """The step of the newest intact checkpoint, after comparing everything in it with what it should be."""
-    found = load(folder)
-    assert int(found.groups["state"]["value"]) == value_at(found.step)
-    assert (found.groups["state"]["filling"] == found.step % 1000).all()
-    assert set(found.chunks) == set(chunks_at(found.step))
-    for name, make in chunks_at(found.step).items():
-        assert np.array_equal(found.chunks[name]()["rows"], make()["rows"])
-    return found.step
+def is_right(found: Checkpoint) -> bool:
+    """Whether everything in a checkpoint is what it should be."""
+    state, chunks = found.groups["state"], chunks_at(found.step)
+    return (
+        int(state["value"]) == value_at(found.step)
+        and bool((state["filling"] == found.step % 1000).all())
+        and found.chunks.keys() == chunks.keys()
+        and all(np.array_equal(found.chunks[name]()["rows"], make()["rows"]) for name, make in chunks.items())
+    )
 
 
 def main(folder: Path) -> None:

@@ -1,13 +1,27 @@
 """Strictness for the whole run: a PRNG key is used once, and no array is broadcast by rank silently."""
 
 import os
+import shutil
+import tempfile
 
 # Compiling is most of what the tests do; on matrices as small as theirs, less of it runs as fast. Must precede JAX.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=1")
+# What was compiled once, the commands that tests start need not compile again. Each worker has a folder of its own, because
+# JAX would read what another is still writing.
+CACHE = "JAX_COMPILATION_CACHE_DIR"
+made = None if CACHE in os.environ else tempfile.mkdtemp(prefix="ambs-test-")
+os.environ[CACHE] = os.path.join(made or os.environ[CACHE], os.environ.get("PYTEST_XDIST_WORKER", "alone"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
-import jax
-import matplotlib
+import jax  # noqa: E402
+import matplotlib  # noqa: E402
 
 matplotlib.use("agg")
 jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_unconfigure() -> None:
+    """Delete what was compiled, in the process that made the folder."""
+    if made is not None:
+        shutil.rmtree(made, ignore_errors=True)

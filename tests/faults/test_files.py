@@ -19,7 +19,7 @@ import pytest
 from ambs.errors import UserError
 from ambs.training.checkpoint import load
 from ambs.training.run_folder import RunFolder
-from tests.faults import writer
+from tests.faults import rivals, writer
 from tests.faults.counts import count, report
 from tests.training.test_checkpoint import check, put, reseal
 
@@ -314,31 +314,20 @@ def test_every_write_call_fails_once(tmp_path, monkeypatch, error):
     )
 
 
-def contend(path, barrier, results):
-    """Try to become the writer at the same moment as others, and stay it until all have tried."""
-    folder = RunFolder.open(Path(path))
-    barrier.wait()
-    try:
-        folder.claim()
-        results.put("won")
-    except UserError as error:
-        results.put(str(error))
-    barrier.wait()
-    os._exit(0)
-
-
 def test_races_for_a_run_folder(tmp_path):
     """One winner each; the winner dies without a word every time, and its lock keeps nobody out."""
-    races, rivals = count(5, 100), 4
+    races, many = count(5, 100), 4
     run = RunFolder.create(tmp_path, env="x", method="m", seed=0, config={}, command=[])
     with pytest.raises(UserError, match=rf"being written by another process: process {os.getpid()} on "):
         RunFolder.open(run.path).claim()
     run.close()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ambs.training.run_folder"])
+    context.set_forkserver_preload(["__main__", "tests.faults.rivals"])
     for _ in range(races):
-        barrier, results = context.Barrier(rivals), context.SimpleQueue()
-        processes = [context.Process(target=contend, args=(str(run.path), barrier, results)) for _ in range(rivals)]
+        barrier, results = context.Barrier(many), context.SimpleQueue()
+        processes = [
+            context.Process(target=rivals.contend, args=(str(run.path), barrier, results)) for _ in range(many)
+        ]
         for process in processes:
             process.start()
         answers = [results.get() for _ in processes]
@@ -346,9 +335,9 @@ def test_races_for_a_run_folder(tmp_path):
             process.join()
         results.close()
         assert answers.count("won") == 1
-        assert sum("being written by another process" in answer for answer in answers) == rivals - 1
+        assert sum("being written by another process" in answer for answer in answers) == many - 1
     RunFolder.open(run.path).claim()
-    report("races for one run folder", f"{races} races of {rivals} processes: {races} times exactly one winner")
+    report("races for one run folder", f"{races} races of {many} processes: {races} times exactly one winner")
 
 
 def test_a_read_only_folder(tmp_path, monkeypatch):

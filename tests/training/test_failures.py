@@ -46,7 +46,7 @@ class Dummy(Trainer):
 
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "capture", lambda trainer: ({}, {"frames": trainer.accounts.frames}, {}))
+    monkeypatch.setattr(session, "capture", lambda trainer: ({}, {"interface": {}}, {}))
 
     def make(**options):
         folder = RunFolder.create(
@@ -128,6 +128,27 @@ def test_a_status_that_cannot_be_written_ends_nothing(begin, monkeypatch):
     assert checkpoint.load(run.folder.checkpoints).step == 1000
 
 
+def test_a_disk_that_fails_while_a_run_is_brought_back_is_no_bad_input(begin, monkeypatch):
+    """The checkpoint is whole, and the next attempt goes on from it."""
+    run = begin(trouble=lambda frames: frames == 300 and run.stop.set())
+    assert run.run() == "interrupted"
+    monkeypatch.setattr(session, "Trainer", lambda config, known: Dummy())
+    monkeypatch.setattr(session, "Interface", types.SimpleNamespace(from_dict=lambda data: None))
+    monkeypatch.setattr(session, "reinstate", lambda trainer, found: None)
+    monkeypatch.setattr(session, "_refuse_finished", lambda *_: None)
+    monkeypatch.setattr(session, "_without", lambda *_: ())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", fail)
+        with pytest.raises(
+            RunError, match=r"could not be brought back to its checkpoint of frame 300 \(No space"
+        ) as error:
+            session.reopen(run.folder.path)
+    assert error.value.code == 74
+    again, _ = session.reopen(run.folder.path)
+    assert again.saved == 300
+    again.folder.close()
+
+
 def test_too_many_faults(begin):
     def break_down(frames):
         if frames == 100:
@@ -171,17 +192,19 @@ def test_handlers_from_elsewhere_are_left_alone(monkeypatch):
         assert not stop.is_set()
 
 
-def test_nobody_left_to_read_the_last_words(tmp_path):
+@pytest.mark.parametrize("moment", ["at once", "at the end"])
+def test_nobody_left_to_read(moment):
     """A closed pipe changes neither the exit code nor what is said on stderr."""
     code = (
-        "import sys, types; from pathlib import Path; from ambs.cli.train import watch\n"
-        "folder = types.SimpleNamespace(path=Path('run'), log_error=None); sys.stdout.reconfigure(errors='replace')\n"
-        "import ambs.cli.display as d; d.Display.begin = lambda *_: None; d.Display.__enter__ = lambda self: self\n"
-        "sys.exit(watch(lambda **_: types.SimpleNamespace(folder=folder, run=lambda: 'interrupted')))"
+        "import sys, types; from pathlib import Path; from ambs.cli import display, train\n"
+        "folder = types.SimpleNamespace(path=Path('run'), log_error=None)\n"
+        "display.Display.begin = lambda *_: None\n"
+        "if sys.argv[1] == 'at the end': display.Display.__enter__ = lambda self: self\n"
+        "sys.exit(train.watch(lambda **_: types.SimpleNamespace(folder=folder, run=lambda: 'interrupted')))"
     )
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([sys.executable, "-c", code, moment], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (75, "")
 

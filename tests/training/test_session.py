@@ -54,6 +54,9 @@ def runs(tmp_path_factory) -> tuple[Session, RunFolder]:
     # What a killed process may have logged after its last checkpoint is cut.
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"frames": 99999}\n')
+    # Rows that it could not log do not come back.
+    status = json.loads((path / "status.json").read_text()) | {"log_error": "No space left on device"}
+    (path / "status.json").write_text(json.dumps(status))
     session, skipped = reopen(path)
     assert skipped == ()
     stopped_at(session, 301)
@@ -96,6 +99,13 @@ def test_resuming_changes_nothing(runs):
         ]
         assert rows[0] == rows[1]
         assert len(rows[0]) >= 8
+
+
+def test_rows_that_are_missing_stay_on_record(runs):
+    assert [folder.read_status()["log_error"] for folder in (runs[0].folder, runs[1])] == [
+        None,
+        "No space left on device",
+    ]
 
 
 def test_nothing_is_compiled_twice(runs):

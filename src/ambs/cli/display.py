@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import os
+import sys
 import time
 from typing import Any
 
@@ -12,11 +14,27 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 
+class _Console(Console):
+    """A console whose reader may go away: the run goes on and says no more. Rich would end it."""
+
+    def on_broken_pipe(self) -> None:
+        """Write to nobody from now on."""
+        self.quiet = True
+        silence()
+
+
+def silence() -> None:
+    """Let what is still to be printed go nowhere; Python would fail when it flushes at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 class Display:
     """Shows rows of metrics; a context manager."""
 
     def __init__(self) -> None:
-        self.console = Console()
+        self.console = _Console()
         self.live: Live | None = None
         self.returns: collections.deque[float] = collections.deque(maxlen=20)
         self.costs: collections.deque[float] = collections.deque(maxlen=20)

@@ -114,7 +114,7 @@ def prepare_device(device: str, size: str) -> None:
 
 def watch(begin: Any) -> int:
     """Run a session under a display; 0 finished, 75 stopped and resumable. A signal counts from the first line on."""
-    from ambs.cli.display import Display
+    from ambs.cli.display import Display, silence
     from ambs.training.stopping import stopping
 
     with stopping() as stop, Display() as display:
@@ -123,8 +123,8 @@ def watch(begin: Any) -> int:
         state = session.run()
     try:
         _say(session, state)
-    except OSError:  # A terminal that has gone away; Python would fail again when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:  # A terminal that has gone away.
+        silence()
     return 0 if state == "finished" else STOPPED
 
 

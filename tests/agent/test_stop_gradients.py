@@ -14,7 +14,6 @@ from ambs.agent import update as training
 from ambs.agent.imagine import Dream
 from ambs.agent.networks import Actor, Critics
 from ambs.config import AgentConfig, Config, ModelConfig
-from ambs.world_model.rssm import Latent
 from tests.tiny import TINY, fresh, quick_jit, touched
 
 STEPS, TRACES = 2, 3
@@ -27,8 +26,7 @@ def uniform(*shape: int, seed: int = 0) -> Any:
 def dream() -> Dream:
     """Traces of one policy."""
     state = (STEPS + 1, TRACES)
-    latent = Latent(uniform(*state, 4), uniform(*state, 2, 2))
-    return Dream(latent, uniform(STEPS, TRACES, 2), *(uniform(*state, seed=seed) for seed in range(4)))
+    return Dream(uniform(*state, 8), uniform(STEPS, TRACES, 2), *(uniform(*state, seed=seed) for seed in range(4)))
 
 
 def receivers(function: Any, **inputs: Any) -> set[str]:

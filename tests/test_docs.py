@@ -37,7 +37,7 @@ def is_long(page: Path) -> bool:
 def ambs_words(line: str) -> list[str]:
     """The arguments of `ambs`, patterns filled in as a shell would."""
     first, *words = shlex.split(line, comments=True)
-    assert first in ("ambs", ".venv/bin/ambs"), f"only ambs can be run from the documentation, not {line}"
+    assert first == "ambs", f"only ambs can be run from the documentation, not {line}"
     return [part for word in words for part in (sorted(glob.glob(word)) or [word])]
 
 

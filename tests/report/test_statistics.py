@@ -80,6 +80,7 @@ def test_difference_by_hand():
     assert found.hedges_g == pytest.approx(-4 / math.sqrt(2.5) * 0.8)
     assert found.superiority == 0
     assert difference(np.array([1, 2]), np.array([1, 3])).superiority == pytest.approx((0.5 + 1) / 4)
+    assert difference(np.array([5]), np.array([1, 3])).superiority is None
 
 
 def test_difference_of_what_does_not_vary():

@@ -239,3 +239,12 @@ def test_imports_no_learning_code():
     """Readers of a run need neither JAX nor, before something is logged, TensorBoard."""
     code = "import sys, ambs.training.run_folder, ambs.training.checkpoint; print({'jax', 'tensorboard'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_the_run_inside_is_pointed_at(tmp_path):
+    (tmp_path / "copt" / "a-run").mkdir(parents=True)
+    (tmp_path / "copt" / "a-run" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="did you mean .*copt.a-run"):
+        RunFolder.open(tmp_path / "copt")
+    with pytest.raises(UserError, match="did you mean .*copt.a-run"):
+        RunFolder.open(tmp_path)

@@ -143,7 +143,7 @@ def _print_table(settings: Guarantee, report: dict[str, Any]) -> None:
         "Theorem 3\npartial observability",
         "the same premise, on belief states",
         "",
-        "[yellow]not measurable[/]\nthe belief bounds the state, nothing more is needed",
+        "[yellow]not measurable[/]\nfor the same reason; what holds of beliefs then holds of states",
     )
     odds = ", ".join(f"{chance:.3g} if μ̂ = {mu}" for mu, chance in accept["probability_at"].items())
     table.add_row(

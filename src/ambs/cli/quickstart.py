@@ -121,11 +121,11 @@ def _print(console: Any, result: dict[str, Any], shielded: Path) -> None:
     console.print(f"The comparison {said} for seed {result['seed']}.")
     console.print("Wrote " + " and ".join(result["files"]), soft_wrap=True, highlight=False)
     console.print(f"Look at all of it:  {result['report']}", soft_wrap=True, highlight=False)
-    console.print(
-        f"Next, see what the shield itself is worth:  ambs eval {shielded} --shield paired",
-        soft_wrap=True,
-        highlight=False,
-    )
+    for title, command in (
+        ("Next, see what the shield itself is worth:", f"ambs eval {shielded} --shield paired"),
+        ("And why it stepped in:", f"ambs eval {shielded} --episodes 3 --record recorded && ambs inspect recorded"),
+    ):
+        console.print(f"{title}  {command}", soft_wrap=True, highlight=False)
 
 
 def _cell(values: dict[str, float | None] | None) -> str:

@@ -12,10 +12,10 @@ BRIEF = {"supported": "yes", "alone": "only uncorrected", "not supported": "no",
 
 
 def number(value: float | None) -> str:
-    """Four digits at most, thousands set apart; a dash for nothing."""
+    """Four digits at most, thousands set apart, whole numbers whole; a dash for nothing."""
     if value is None:
         return "–"
-    form = ",.0f" if abs(value) >= 999.95 else ".1f" if abs(value) >= 100 else ".3g"
+    form = ",.0f" if abs(value) >= 999.95 or float(value).is_integer() else ".1f" if abs(value) >= 100 else ".3g"
     text = f"{value:{form}}"
     return text.replace("-", "−")
 
@@ -38,9 +38,9 @@ def plus_minus(found: dict[str, Any]) -> str:
     return f"{mean:,.0f} ± {half:,.0f}" if mean >= 1000 else f"{mean:.2f} ± {half:.2f}"
 
 
-def share(value: float) -> str:
-    """A probability in per cent."""
-    return f"{value:.0%}"
+def share(value: float | None) -> str:
+    """A probability in per cent; a dash for nothing."""
+    return "–" if value is None else f"{value:.0%}"
 
 
 def frames(value: int) -> str:

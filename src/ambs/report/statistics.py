@@ -78,8 +78,8 @@ class Difference(NamedTuple):
     """Two-sided p-value of Welch's test."""
     hedges_g: float | None
     """Difference in pooled standard deviations, corrected for few values."""
-    superiority: float
-    """Probability that a value of `a` exceeds one of `b`; ties count half."""
+    superiority: float | None
+    """Probability that a value of `a` exceeds one of `b`; ties count half. None if one side has a single value."""
 
 
 def difference(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> Difference:
@@ -87,7 +87,9 @@ def difference(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> Difference:
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     mean = float(a.mean() - b.mean())
     more = float((a[:, None] > b[None]).mean() + (a[:, None] == b[None]).mean() / 2)
-    if min(a.size, b.size) < 2 or a.var() + b.var() == 0:
+    if min(a.size, b.size) < 2:
+        return Difference(Interval(mean, None, None), None, None, None)
+    if a.var() + b.var() == 0:
         return Difference(Interval(mean, None, None), None, None, more)
     found = stats.ttest_ind(a, b, equal_var=False)
     limits = found.confidence_interval(level)

@@ -133,7 +133,7 @@ class RunFolder:
         try:
             record = json.loads(read_plain(path / CONFIG))
         except OSError as error:
-            raise UserError(f"{path} is not a run folder ({reason(error)})") from error
+            raise UserError(f"{path} is not a run folder ({reason(error)}){_inside(path)}") from error
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path / CONFIG} is not valid JSON") from error
         found = record.get("format") if isinstance(record, dict) else None
@@ -344,6 +344,15 @@ class _Lines:
                 raise
             self._fd, self._length = fd, length
         return self._fd
+
+
+def _inside(path: Path) -> str:
+    """Runs that lie one or two levels below, as a hint."""
+    try:
+        found = sorted(config.parent for depth in ("*", "*/*") for config in path.glob(f"{depth}/{CONFIG}"))
+    except OSError:
+        return ""
+    return f"; did you mean {' or '.join(map(str, found[:3]))}?" if found else ""
 
 
 def _byte(path: Path, position: int) -> bytes:

@@ -244,7 +244,7 @@ def test_imports_no_learning_code():
 def test_the_run_inside_is_pointed_at(tmp_path):
     (tmp_path / "copt" / "a-run").mkdir(parents=True)
     (tmp_path / "copt" / "a-run" / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="did you mean .*copt.a-run"):
+    with pytest.raises(UserError, match=r"did you mean .*copt.a-run"):
         RunFolder.open(tmp_path / "copt")
-    with pytest.raises(UserError, match="did you mean .*copt.a-run"):
+    with pytest.raises(UserError, match=r"did you mean .*copt.a-run"):
         RunFolder.open(tmp_path)

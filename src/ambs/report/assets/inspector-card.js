@@ -66,7 +66,7 @@ const card = (() => {
     const [title, sentence] = verdict(data, step), overridden = data.steps.overridden[step];
     const recorded = rules.rule(data.settings, data.settings.safety_level, data.settings.approximation_error);
     const used = data.steps.used[step], shown = evidence(data, stored, step, used, data.settings.horizon);
-    const parts = [html("h2", { class: overridden ? "bad" : "good" }, `Step ${step} ${title}`), html("p", { class: "lead" }, sentence)];
+    const parts = [html("h2", { class: overridden ? "bad" : "good" }, html("a", { href: `#step=${step}`, title: "the address of this step" }, `Step ${step}`), ` ${title}`), html("p", { class: "lead" }, sentence)];
     if (shown.steps.length) {
       const named = [...shown.atoms].sort((a, b) => b[1] - a[1]).map(([code, count]) => `${atomName(data, code)} (${count})`).join(", ");
       const middle = shown.steps[Math.floor((shown.steps.length - 1) / 2)];

@@ -144,7 +144,7 @@ const drawing = (() => {
 
   // Bars [{name, value, kind}], their names below.
   function bars(values, label, unit) {
-    const width = 300, height = 100, base = 70, most = Math.max(1, ...values.map((bar) => bar.value));
+    const width = 300, height = 104, base = 70, most = Math.max(1, ...values.map((bar) => bar.value));
     const step = width / values.length, every = Math.ceil(values.length / 15);
     const svg = node("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
     values.forEach((bar, i) => {
@@ -153,7 +153,7 @@ const drawing = (() => {
       if (bar.value && step > 14) svg.append(text((i + 0.5) * step, base - tall - 3, String(bar.value), "middle"));
       if (i % every === 0 || i === values.length - 1) svg.append(text((i + 0.5) * step, base + 13, bar.name, "middle"));
     });
-    svg.append(node("line", { class: "axis", x1: 0, x2: width, y1: base, y2: base }), text(width, height - 1, unit, "end"));
+    svg.append(node("line", { class: "axis", x1: 0, x2: width, y1: base, y2: base }), text(width, height - 4, unit, "end"));
     return svg;
   }
 
@@ -165,9 +165,10 @@ const drawing = (() => {
     const px = (x) => left + (x / last) * (width - left - right);
     const py = (y) => (Number.isFinite(y) ? top + ((high - y) / span) * (base - top) : base);
     const svg = node("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+    // Their names at opposite ends: the bounds may lie close together.
     for (const [bound, kind] of [[upper, "accept"], [lower, "refuse"]]) {
       svg.append(node("line", { class: `bound ${kind}`, x1: left, x2: width - right, y1: py(bound.value), y2: py(bound.value) }));
-      svg.append(text(left, py(bound.value) - 4, bound.name, "start", kind));
+      svg.append(kind === "accept" ? text(left, py(bound.value) - 4, bound.name, "start", kind) : text(width - right, py(bound.value) - 4, bound.name, "end", kind));
     }
     svg.append(node("path", { class: "walk", d: points.map(([x, y], i) => `${i ? "L" : "M"}${px(x).toFixed(1)} ${py(y).toFixed(1)}`).join("") }));
     for (const [x, y] of points.slice(1)) svg.append(node("circle", { class: "look", cx: px(x), cy: py(y), r: 3.5 }));

@@ -34,15 +34,17 @@
     if (!data.map) return;
     const size = 420, seen = view(data.map.extent, size), n = data.settings.horizon;
     const made = things(scene.items(step), data.facts.kinds, seen, data.map.square);
-    const notes = ["grey: the way so far"];
+    const notes = [...legend(step), "grey: the way so far"];
     made.push(path(data.map.robot.slice(0, step + 1), seen, "way"));
     const marks = [];
     for (let k = 0; k <= step; k++) {
       if (data.steps.broken[k]) marks.push([k, "mark broken"]);
       else if (data.facts.shield && data.steps.overridden[k]) marks.push([k, "mark override"]);
     }
+    if (marks.some(([, kind]) => kind === "mark override")) notes.push("orange dots: overridden");
+    if (marks.some(([, kind]) => kind === "mark broken")) notes.push("red dots: the formula broke on the way there");
     for (const [k, kind] of marks) {
-      const place = data.map.robot[k];
+      const place = data.map.robot[kind === "mark broken" ? Math.min(k + 1, count - 1) : k];
       if (place[0] !== null) made.push(node("circle", { class: kind, cx: seen.x(place[0]), cy: seen.y(place[1]), r: 3 }));
     }
     const found = data.futures.find((one) => one.step === step), here = scene.robot(step);
@@ -56,9 +58,16 @@
       notes.push("orange: without the shield");
     }
     made.push(path(data.map.robot.slice(step, step + n + 1), seen, "next"), ...robot(here, seen));
-    notes.push(`blue: what really happened in the next ${n} steps`);
+    notes.push(`thick line: what really happened in the next ${n} steps`);
     at("map").replaceChildren(canvas(size, `map at step ${step}`, ...made));
     at("map-note").textContent = notes.join(" · ");
+  }
+
+  // What the shapes on the map are; the colours are those of inspector.css.
+  const COLOURS = { hazard: "blue", goal: "green", vase: "teal", wall: "grey" };
+  function legend(step) {
+    const kinds = new Set((scene.items(step) || []).filter((item) => item[0] >= 0).map((item) => data.facts.kinds[item[0]]));
+    return [...kinds].map((kind) => `${COLOURS[kind] || "brown"}: ${kind}`);
   }
 
   function drawCamera(step) {
@@ -195,9 +204,11 @@
   if (!data.map && !data.pictures.length) document.querySelector(".stage").classList.add("alone");
   whatIf();
   drawTimeline();
-  // The first thing to look at: an override, a violation, or the riskiest step.
+  // The first thing to look at: what the address asks for (#step=57), an override, a violation, or the riskiest step.
   const risky = data.futures.map((one) => one.step);
-  show(overrides[0] ?? broken[0] ?? risky[0] ?? 0);
+  const asked = () => { const found = /^#(?:step=)?(\d{1,7})$/.exec(location.hash); return found ? Number(found[1]) : null; };
+  show(asked() ?? overrides[0] ?? broken[0] ?? risky[0] ?? 0);
+  window.addEventListener("hashchange", () => { if (asked() !== null) show(asked()); });
   window.inspector = { decide: (chosen) => rules.episode(data, stored, chosen) };
   document.documentElement.dataset.drawn = "yes";
 })();

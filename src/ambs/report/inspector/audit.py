@@ -69,7 +69,8 @@ def as_csv(recordings: list[Recording]) -> str:
     for recording in recordings:
         arrays = recording.arrays
         for entry in audit(recording):
-            numbers: list[Any] = [f"{arrays['p_safe'][entry.step]:.6g}", int(arrays["traces_used"][entry.step])]
+            used = int(arrays["traces_used"][entry.step])
+            numbers: list[Any] = [f"{arrays['p_safe'][entry.step]:.6g}" if used else "", used]
             numbers.append(int(arrays["violating"][entry.step]))
             writer.writerow([cell(recording.name), entry.step, entry.kind, *numbers, cell(entry.text)])
     return out.getvalue()

@@ -64,7 +64,7 @@ def test_true_grid():
 def test_arenas_and_lidar():
     envs = ThreadedVectorEnv("PointGoal1", 2, observation="vector", threads=1)
     envs.reset(seed=1)
-    first, _ = envs.scenes()
+    first = envs.scenes([0, 1])[0]
     assert [KINDS[int(kind)] for kind in first.items[:, 0]] == ["goal", *["hazard"] * 8, "vase"]
     np.testing.assert_allclose(first.items[0, 1:3], envs.worlds.goal[0])
     assert envs.action_names == ("forward", "turn")

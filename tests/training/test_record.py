@@ -1,6 +1,7 @@
 """Recorded evaluations of an agent that knows nothing: what the recorder adds is checked against the world's own tables."""
 
 import functools
+import itertools
 import json
 import operator
 
@@ -11,10 +12,13 @@ import pytest
 from scipy.stats import binomtest
 
 from ambs.agent.update import init
+from ambs.cli.evaluate import Evaluate
 from ambs.cli.main import main
-from ambs.envs.grid import Grid
+from ambs.envs.grid import Grid, GridEnv
 from ambs.envs.snapshot import one_env
+from ambs.errors import UserError
 from ambs.presets import resolve
+from ambs.report.inspector.recording import find, read
 from ambs.training.act import Player, act
 from ambs.training.agent import Agent
 from ambs.training.details import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, interesting
@@ -65,11 +69,19 @@ def agent():
 
 
 @pytest.fixture(scope="module")
-def recorded(agent, tmp_path_factory):
+def small_batches():
+    """Two episodes at a time, so that three are a batch and a half."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ambs.training.evaluate.LARGEST_BATCH", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def recorded(agent, small_batches, tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
     recorder = Recorder(agent, folder, None)
     recorder.budget.begun -= 1000  # No test should depend on how fast the machine is.
-    rows = evaluate(agent, 2, watch=recorder)
+    rows = evaluate(agent, 3, watch=recorder)
     files = recorder.close()
     return folder, files, rows
 
@@ -81,7 +93,7 @@ def cell_of(place):
 def test_futures_are_those_that_decided(recorded):
     """Imagined again, every trace breaks where it broke; the worst come first; twins go where the kernel allows."""
     folder, files, rows = recorded
-    assert [path.rpartition("/")[2] for path in files] == ["episode-0000-on.npz", "episode-0001-on.npz"]
+    assert [path.rpartition("/")[2] for path in files] == [f"episode-000{k}-on.npz" for k in range(3)]
     for path, row in zip(files, rows, strict=True):
         facts = json.loads((folder / path).with_suffix(".json").read_text())
         with np.load(path, allow_pickle=False) as stored:
@@ -109,10 +121,67 @@ def test_futures_are_those_that_decided(recorded):
 
 
 def test_recording_changes_no_decision(agent, recorded):
+    """Bit by bit: every action, proposal and count of futures, and so the sums."""
     _, files, rows = recorded
-    plain = evaluate(agent, 2)
-    assert plain == rows
-    assert np.isnan(np.load(files[0])["milliseconds"][0])
+    decisions = {}
+
+    class Watcher:
+        def decided(self, first, seen):
+            for env in seen["live"]:
+                decisions.setdefault(first + env, []).append((seen["action"][env], seen["decision"], env))
+
+        def stepped(self, first, seen):
+            pass
+
+        def played(self, first, envs):
+            pass
+
+    assert evaluate(agent, 3, watch=Watcher()) == rows
+    assert list(decisions) == [0, 1, 2]
+    for episode, path in enumerate(files):
+        with np.load(path) as stored:
+            np.testing.assert_array_equal(stored["action"], [action for action, *_ in decisions[episode]])
+            for name in ("proposed", "p_safe", "traces_used", "first_violation"):
+                plain = [getattr(decision, name)[env] for _, decision, env in decisions[episode]]
+                np.testing.assert_array_equal(stored[name], np.array(plain))
+            assert np.isnan(stored["milliseconds"][0])
+
+
+def test_what_goes_wrong_costs_no_more_than_it_must(agent, recorded, monkeypatch, tmp_path):
+    """Maps that fail, a fault in the second episode's third step and a Ctrl-C later on: what was played is on the disk, with
+    pictures instead of maps, and every action before the fault is that of a plain evaluation."""
+    calls = itertools.count(1)
+    step = GridEnv.step
+
+    def troubled(self, action):
+        call = next(calls)
+        if call == 6:
+            raise ValueError("broken on purpose")
+        if call == 12:
+            raise KeyboardInterrupt
+        return step(self, action)
+
+    def no_map(self):
+        raise ValueError("no map of this place")
+
+    monkeypatch.setattr(GridEnv, "step", troubled)
+    monkeypatch.setattr(GridEnv, "map_scene", no_map)
+    monkeypatch.setattr("ambs.training.agent.load", lambda *_: agent)
+    command = Evaluate(tmp_path, episodes=2, record=tmp_path / "here", json=True)
+    with pytest.raises(KeyboardInterrupt):
+        command._play()
+    # Calls 1 to 6 are three steps of both; 7 is of the first alone, 8 to 11 are of both again.
+    for path, known, count in zip(find(tmp_path / "here"), recorded[1][:2], (6, 3), strict=True):
+        found = read(path)
+        assert found.steps == count
+        assert "scene.robot" not in found.arrays
+        assert found.arrays["picture"].std() > 0
+        with np.load(known) as stored:
+            np.testing.assert_array_equal(found.arrays["action"], stored["action"][:count])
+            np.testing.assert_array_equal(found.arrays["first_violation"], stored["first_violation"][:count])
+    assert not list((tmp_path / "here").glob(".tmp-*"))
+    with pytest.raises(UserError, match="already holds recorded episodes"):
+        command._play()
 
 
 def test_the_recording_can_be_inspected(recorded):
@@ -120,7 +189,7 @@ def test_the_recording_can_be_inspected(recorded):
     with pytest.raises(SystemExit) as stop:
         main(["inspect", str(folder)])
     assert stop.value.code == 0
-    assert len(list(folder.glob("*.html"))) == 2
+    assert len(list(folder.glob("*.html"))) == 3
 
 
 def test_truth_and_twins_are_the_worlds_own(agent):

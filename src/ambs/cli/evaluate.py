@@ -87,17 +87,17 @@ class Evaluate:
             facts = {"run": str(self.run_folder), "policy": self.policy, "seed": self.seed, "shield": self.shield}
             facts |= {"changed": changes} if changes else {}
             recorder = Recorder(agent, self.record, self.video, self.policy) if self.record or self.video else None
-            if self.shield == "paired":
-                found = paired(agent, self.episodes, watch=recorder, **common)
-                found.pop("rows")
-                result = {**facts, **found}
-            else:
-                on = self.shield == "on"
-                rows = evaluate(agent, self.episodes, shield=on, watch=recorder, **common)
-                result = {**facts, self.shield: summary(rows)}
-        if recorder is not None:
-            result["files"] = recorder.close()
-        return _plain(result)
+            try:
+                if self.shield == "paired":
+                    found = paired(agent, self.episodes, watch=recorder, **common)
+                    found.pop("rows")
+                else:
+                    rows = evaluate(agent, self.episodes, shield=self.shield == "on", watch=recorder, **common)
+                    found = {self.shield: summary(rows)}
+            finally:
+                # What was played before it was stopped, or failed, is worth keeping.
+                files = {} if recorder is None else {"files": recorder.close()}
+        return _plain({**facts, **found, **files})
 
     def _shield(self, config: Config, psi: Formula) -> dict[str, Any]:
         """Settings of the shield that differ from the run's."""

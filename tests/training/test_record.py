@@ -1,10 +1,12 @@
 """Recorded evaluations of an agent that knows nothing: what the recorder adds is checked against the world's own tables."""
 
+import dataclasses
 import functools
 import itertools
 import json
 import operator
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,18 +17,21 @@ from ambs.agent.update import init
 from ambs.cli.evaluate import Evaluate
 from ambs.cli.main import main
 from ambs.envs.grid import Grid, GridEnv
+from ambs.envs.model import Step
+from ambs.envs.point_world import PointWorldEnv
 from ambs.envs.snapshot import one_env
+from ambs.envs.truth import TrueWorld
 from ambs.errors import UserError
 from ambs.presets import resolve
 from ambs.report.inspector.recording import find, read
 from ambs.training.act import Player, act
 from ambs.training.agent import Agent
-from ambs.training.details import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, interesting
+from ambs.training.details import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, _small_world, interesting
 from ambs.training.evaluate import evaluate
 from ambs.training.interface import interface
 from ambs.training.loop import default_thresholds, make_envs
 from ambs.training.record import Recorder
-from ambs.training.truth import FUTURES
+from ambs.training.truth import FUTURES, Situation, safe_futures
 from ambs.training.twins import Moment, roll_twins
 from tests.tiny import QUICK, fresh, tiny_sizes
 
@@ -203,7 +208,7 @@ def test_truth_and_twins_are_the_worlds_own(agent):
             state, latent = seen["envs"].get_state(), jax.device_get(near.memory.latent)
             for env in seen["live"]:
                 mine = jax.tree.map(operator.itemgetter(env), latent)
-                proposed, own = np.asarray(near.raw_proposed)[env], one_env(state, env, 2)
+                proposed, own = np.asarray(near.raw_proposed)[env], one_env(state, env)
                 moments.append(Moment(env, near.steps - 1, mine, proposed, own))
                 cell = int(own["0.cell"])
                 exact.append(1 - GRID.kernel[cell, int(proposed.argmax()), GRID.labels[:, 0]].sum())
@@ -223,6 +228,41 @@ def test_truth_and_twins_are_the_worlds_own(agent):
     for index in [0, *risky]:
         found = details._truth({"moments": moments, "root": near.root}, index)
         assert binomtest(found, FUTURES, exact[index]).pvalue > 1e-4
+
+
+def test_the_true_world_is_asked_as_the_agent_acts(agent):
+    """In bfloat16 where the agent acts so, and with actions stretched to the environment's own bounds: pushed along the first
+    axis, −2 … 2, by all the policy can, a world that breaks above 1.5 breaks; by half, it does not."""
+
+    def dynamics(key, state, action):
+        return Step(state, jnp.array([[False, False]]).at[0, 0].set(action[0] > 1.5), jnp.array(True))
+
+    near, size = agent.behind(horizon=1), agent.interface.spec.actions
+    bounds = {"low": np.full(size, -2.0), "high": np.full(size, 2.0)}
+    stretched = dataclasses.replace(agent.interface, discrete=False, **bounds)
+    true = TrueWorld(lambda snapshot: snapshot, dynamics, lambda state: jnp.zeros(25))
+    bound = functools.partial(safe_futures, config=near.config, interface=stretched, true=true, dtype=jnp.bfloat16)
+    latent = jax.tree.map(operator.itemgetter(0), near.start().memory.latent)
+    push = np.zeros(size, np.float32)
+    asked = jax.jit(bound, compiler_options=QUICK)
+    for strength, safe in ((1.0, 0), (0.5, FUTURES)):
+        push[0] = strength
+        arguments = (near.player, fresh(), Situation(jnp.zeros(()), latent), push)
+        assert asked(*arguments) == safe
+    assert "bf16" in asked.lower(*arguments).as_text()
+
+
+def test_only_our_small_worlds_as_they_are_have_a_truth(monkeypatch):
+    closed = []
+    monkeypatch.setattr(GridEnv, "close", lambda self: closed.append(self))
+    assert _small_world("Grid") is not None
+    assert len(closed) == 1
+    built = gymnasium.envs.registration.EnvSpec(
+        "ambs/Slower-v0", entry_point=lambda: gymnasium.wrappers.RescaleAction(PointWorldEnv(), -0.5, 0.5)
+    )
+    monkeypatch.setitem(gymnasium.registry, built.id, built)
+    assert _small_world("Slower") is None
+    assert _small_world("PointGoal1") is None
 
 
 def test_what_is_worth_a_look():

@@ -13,7 +13,7 @@ import gymnasium
 import jax
 import numpy as np
 
-from ambs.envs.registration import SAFETY_GYM, full_id, make
+from ambs.envs.registration import SMALL_WORLDS, full_id, make
 from ambs.envs.scene import NOTHING, stacked
 from ambs.envs.truth import TrueWorld, true_world
 from ambs.errors import RunError, UserError
@@ -70,8 +70,8 @@ class Details:
         self._spare: Any = None
         self.true: TrueWorld | None = _small_world(agent.config.env)
         if self.true is not None:
-            bound = functools.partial(safe_futures, config=agent.config, interface=agent.interface, true=self.true)
-            self._true = _quick_jit(bound)
+            how: dict[str, Any] = {"config": agent.config, "interface": agent.interface, "dtype": compute_dtype()}
+            self._true = _quick_jit(functools.partial(safe_futures, true=self.true, **how))
 
     def reuse(self, other: "Details") -> None:
         """Take over what another one of the same agent has compiled."""
@@ -157,9 +157,14 @@ def _quick_jit(function: Callable[..., Any]) -> Any:
 
 
 def _small_world(name: str) -> TrueWorld | None:
-    if ":" in name or gymnasium.spec(full_id(name)).entry_point == SAFETY_GYM:
+    """The true model of one of our small worlds as it is; None of whatever is built upon one, which may change it."""
+    if ":" in name or gymnasium.spec(full_id(name)).entry_point not in SMALL_WORLDS.values():
         return None
-    return true_world(make(name).unwrapped)
+    env = make(name)
+    try:
+        return true_world(env.unwrapped)
+    finally:
+        env.close()
 
 
 def interesting(rows: list[dict[str, np.ndarray]]) -> dict[str, list[int]]:

@@ -95,7 +95,7 @@ class Recorder:
             if latent is not None:
                 mine = jax.tree.map(lambda leaf, env=env: leaf[env], latent)
                 # An environment that is over before its first step has no state to go back to.
-                own = one_env(state, env, envs.num_envs) if state is not None and not state["over"][env] else None
+                own = one_env(state, env) if state is not None and not state["over"][env] else None
                 proposed = np.asarray(self.agent.raw_proposed)[env]
                 episode["moments"].append(Moment(env, self.agent.steps - 1, mine, proposed, own))
             episode["actions"] = envs.action_names

@@ -30,15 +30,15 @@ def main() -> None:
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Both, cold and warm, by turns."""
     cold: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(options.repeat):
+    for number in range(options.repeat):
         for record in cold:
-            cold[record].append(_command(options, folder if record else None))
+            cold[record].append(_command(options, folder / f"cold-{number}" if record else None))
     warm = _warm(options, folder)
     plain, recorded = min(cold[False]), min(cold[True])
     facts = {"run": options.run.name, "episodes": options.episodes, "seconds": plain, "recording_seconds": recorded}
     facts |= {"ratio": recorded / plain, "warm_seconds": warm[False], "warm_recording_seconds": warm[True]}
     facts["warm_ratio"] = warm[True] / warm[False]
-    facts["bytes_per_episode"] = sum(path.stat().st_size for path in folder.glob("*.npz")) // options.episodes
+    facts["bytes_per_episode"] = sum(path.stat().st_size for path in folder.glob("cold-0/*.npz")) // options.episodes
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in facts.items()}
 
 
@@ -56,10 +56,10 @@ def _warm(options: argparse.Namespace, folder: Path) -> dict[bool, float]:
 
     agent, found = load(options.run), {False: float("inf"), True: float("inf")}
     kept = None
-    for _ in range(options.repeat + 1):
+    for number in range(options.repeat + 1):
         for record in found:
             begun = time.perf_counter()
-            watch = Recorder(agent, folder, None) if record else None
+            watch = Recorder(agent, folder / f"warm-{number}", None) if record else None
             if watch is not None and watch.details is not None and kept is not None:
                 watch.details.reuse(kept)
             evaluate(agent, options.episodes, watch=watch)

@@ -18,7 +18,7 @@ EVERYWHERE = pytest.mark.parametrize("serial", [True, False], ids=["serial", "pr
 
 def counting(trouble="", saves=False):
     """A factory of an environment that counts its frames up from a hundred times its seed, or from a number drawn where
-    the seed is large. It breaks at 205 if that is wanted, and ends where its action is above 0.
+    the seed is large. It breaks at 205 if that is wanted, and ends where its action is above 0. It has no map at 100.
 
     Everything is inside, so that a worker needs nothing of this module.
     """
@@ -30,8 +30,10 @@ def counting(trouble="", saves=False):
         import numpy as np
 
         from ambs.envs import with_labels
+        from ambs.envs.scene import scene
 
         class Counting(gymnasium.Env):
+            render_mode = "rgb_array"
             observation_space = gymnasium.spaces.Dict(
                 {"count": gymnasium.spaces.Box(-1e6, 1e6, (2,), np.float64)}
                 | {"picture": gymnasium.spaces.Box(0, 255, (2, 2, 3), np.uint8)}
@@ -58,6 +60,14 @@ def counting(trouble="", saves=False):
                     if trouble == "shape":
                         seen["count"] = seen["count"][:1]
                 return seen, reward, bool(action[0] > 0), self.count % 100 == 8, {}
+
+            def render(self):
+                return self.seen()["picture"]
+
+            def map_scene(self):
+                if self.count == 100:
+                    raise ValueError("no map of this place")
+                return scene((self.count, 0), [], 1)
 
             def seen(self):
                 return {"count": np.array([self.count, 0.0]), "picture": np.full((2, 2, 3), self.count % 200, np.uint8)}
@@ -163,6 +173,8 @@ NAN = ("nan", "the count is not finite in a step")
 def test_a_broken_copy_is_replaced_while_the_others_go_on(serial, trouble, reason):
     envs = make_vector(counting(trouble), 2, action_repeat=3, serial=serial)
     envs.reset(seed=[1, 2])
+    # A map that fails is no fault, and no map.
+    assert {index: found.robot[0] for index, found in envs.scenes([0, 1]).items()} == {1: 200}
     envs.timeout = 1.0
     assert step(envs)[0] == [103, 203]
     start = time.monotonic()
@@ -180,6 +192,9 @@ def test_a_broken_copy_is_replaced_while_the_others_go_on(serial, trouble, reaso
     assert infos["frame_valid"].tolist() == [[True, True, True], [heard, False, False]]
     assert infos["labels"][1].tolist() == [heard, False]
     envs.timeout = 20.0
+    # Nothing can be seen of what was thrown away.
+    assert {index: found.robot[0] for index, found in envs.scenes([0, 1]).items()} == {0: 106}
+    assert {index: found[0, 0, 0] for index, found in envs.pictures([0, 1]).items()} == {0: 106}
     counts, _, _, _, infos = step(envs)
     assert counts[0] == 108
     assert infos["fresh"].tolist() == [False, True]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ambs.envs.snapshot import generator_from_array, generator_to_array, pack, unpack
+from ambs.envs.snapshot import generator_from_array, generator_to_array, one_env, pack, together, unpack
 from ambs.errors import UserError
 
 
@@ -34,3 +34,19 @@ def test_packing_is_exact():
         assert again[name].dtype == array.dtype
         assert again[name].tobytes() == array.tobytes()
         assert again[name].shape == array.shape
+
+
+def test_one_of_many_and_many_of_one():
+    """Two environments of two cells each: what is shared stays, rows and numbered fields go to their environment."""
+    many = {
+        "steps": np.array([7, 8]),
+        "over": np.array([False, True]),
+        "labels": np.array([[True, False], [False, False]]),
+    }
+    many |= {"0.cells": np.array([1, 2]), "1.cells": np.array([3, 4])}
+    second = one_env(many, 1)
+    assert {name: array.tolist() for name, array in second.items()} == {
+        "steps": [7, 8], "over": [True], "labels": [[False, False]], "0.cells": [3, 4],
+    }  # fmt: skip
+    both = together([one_env(many, 0), second])
+    assert {name: array.tolist() for name, array in both.items()} == {name: many[name].tolist() for name in many}

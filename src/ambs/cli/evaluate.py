@@ -25,8 +25,8 @@ class Evaluate:
     """The run folder."""
     episodes: int = 20
     """Episodes to play, on each side if paired."""
-    shield: Literal["on", "off", "paired"] = "on"
-    """Whether the shield decides."""
+    shield: Literal["as-trained", "on", "off", "paired"] = "as-trained"
+    """Whether the shield decides; any agent can be put behind its own."""
     spec: str | None = None
     """Ask more or less of the shield than in training, e.g. 'P>=0.9 [ G<=30 !hazard ]'; Ψ must be the run's own, and ε stays
     the run's where it is below the new Δ."""
@@ -84,20 +84,22 @@ class Evaluate:
             if bar is not None:
                 task = bar.add_task("playing", total=self.episodes)
                 common["on_step"] = lambda done: bar.update(task, completed=done)
-            facts = {"run": str(self.run_folder), "policy": self.policy, "seed": self.seed, "shield": self.shield}
+            trained = "on" if agent.config.shielded else "off"
+            shield = trained if self.shield == "as-trained" else self.shield
+            facts = {"run": str(self.run_folder), "policy": self.policy, "seed": self.seed, "shield": shield}
             facts |= {"changed": changes} if changes else {}
             recorder = Recorder(agent, self.record, self.video, self.policy) if self.record or self.video else None
-            if self.shield == "paired":
-                found = paired(agent, self.episodes, watch=recorder, **common)
-                found.pop("rows")
-                result = {**facts, **found}
-            else:
-                on = self.shield == "on"
-                rows = evaluate(agent, self.episodes, shield=on, watch=recorder, **common)
-                result = {**facts, self.shield: summary(rows)}
-        if recorder is not None:
-            result["files"] = recorder.close()
-        return _plain(result)
+            try:
+                if shield == "paired":
+                    found = paired(agent, self.episodes, watch=recorder, **common)
+                    found.pop("rows")
+                else:
+                    rows = evaluate(agent, self.episodes, shield=shield == "on", watch=recorder, **common)
+                    found = {shield: summary(rows)}
+            finally:
+                # What was played before it was stopped, or failed, is worth keeping.
+                files = {} if recorder is None else {"files": recorder.close()}
+        return _plain({**facts, **found, **files})
 
     def _shield(self, config: Config, psi: Formula) -> dict[str, Any]:
         """Settings of the shield that differ from the run's."""

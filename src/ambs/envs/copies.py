@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,14 @@ def advance(env: gymnasium.Env, action: Any, index: int, frames: Frames, shown: 
     return bool(terminated), bool(truncated), ""
 
 
+def glimpse(env: gymnasium.Env, method: str, *arguments: Any) -> Any:
+    """What a method that only looks tells; None where it fails: nobody's episode should end for that."""
+    try:
+        return env.get_wrapper_attr(method)(*arguments)
+    except Exception:
+        return None
+
+
 def describe(error: Exception, what: str) -> str:
     """An exception in one line, with the place that raised it."""
     if isinstance(error, Unsound):
@@ -173,21 +181,23 @@ class CopiesVectorEnv(LabelledVectorEnv):
         self._copies: list[Any] = [None] * num_envs
         """None: to be made when it is needed."""
 
-    def pictures(self) -> np.ndarray:
+    def pictures(self, which: Sequence[int]) -> dict[int, np.ndarray]:
         """What the copies' own `render` draws."""
-        drawn = [self._call(index, "render") for index in range(self.num_envs)]
-        if any(picture is None for picture in drawn):
+        if not self.can_draw:
             raise UserError('this environment cannot be drawn: make it with render_mode "rgb_array"')
-        return np.stack(drawn)
+        return self._glimpses(which, "render")
 
-    def scenes(self) -> list[Scene] | None:
+    def scenes(self, which: Sequence[int]) -> dict[int, Scene]:
         """What the copies' own `map_scene` tells."""
-        found = [self._call(index, "map_scene") for index in range(self.num_envs)] if self._has_scenes else []
-        return found or None
+        return self._glimpses(which, "map_scene") if self._has_scenes else {}
 
     def imagined(self, now: Scene, observations: np.ndarray) -> list[Scene] | None:
         """What a copy's own `map_imagined` makes of observations."""
-        return [self._call(0, "map_imagined", now, seen) for seen in observations] if self._imagines else None
+        there = [index for index, copy in enumerate(self._copies) if copy is not None]
+        if not self._imagines or not there:
+            return None
+        found = [self._glimpse(there[0], "map_imagined", now, seen) for seen in observations]
+        return None if any(scene is None for scene in found) else found
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close all copies."""
@@ -282,4 +292,13 @@ class CopiesVectorEnv(LabelledVectorEnv):
 
     def _call(self, index: int, method: str, *arguments: Any) -> Any:
         """Call a method of one copy."""
+        raise NotImplementedError
+
+    def _glimpses(self, which: Sequence[int], method: str) -> dict[int, Any]:
+        """What a method tells of these copies. One thrown away after a fault is not made anew only to be looked at."""
+        found = {index: self._glimpse(index, method) for index in which if self._copies[index] is not None}
+        return {index: told for index, told in found.items() if told is not None}
+
+    def _glimpse(self, index: int, method: str, *arguments: Any) -> Any:
+        """As `glimpse`, of one copy."""
         raise NotImplementedError

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from ambs.envs.copies import CopiesVectorEnv, Factory, Shown, advance, begin, describe
+from ambs.envs.copies import CopiesVectorEnv, Factory, Shown, advance, begin, describe, glimpse
 from ambs.envs.vector import MAX_FAULTS, Frames
 from ambs.errors import UserError
 from ambs.spec.formula import Formula
@@ -93,6 +93,13 @@ class ProcessVectorEnv(CopiesVectorEnv):
     def _call_each(self, indices: list[int], method: str, faults: dict[int, str]) -> dict[int, Any]:
         answers = self._ask("call", dict.fromkeys(indices, (method,)), faults)
         return {index: answer[0] for index, answer in answers.items()}
+
+    def _glimpse(self, index: int, method: str, *arguments: Any) -> Any:
+        # Caught in the worker: one that lets an exception out is gone, and its episode with it.
+        try:
+            return self._call(index, "glimpse", method, *arguments)
+        except UserError:
+            return None
 
     def _ask(self, what: Call, questions: dict[int, tuple[Any, ...]], faults: dict[int, str]) -> dict[int, Any]:
         """Put questions to workers, all at once; returns their answers, and notes who gave none."""
@@ -171,6 +178,9 @@ class _FrameAccounts(gymnasium.Wrapper[Any, Any, Any, Any]):
         del options
         fault = begin(self.env, seed, 0, self.shown)
         return self.shown.row(0), {"labels": self.shown.labels[0], "fault": fault}
+
+    def glimpse(self, method: str, *arguments: Any) -> Any:
+        return glimpse(self.env, method, *arguments)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         frames = Frames.empty(1, self.repeat, self.atom_count)

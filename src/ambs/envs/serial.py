@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ambs.envs.copies import CopiesVectorEnv, advance, begin, describe
+from ambs.envs.copies import CopiesVectorEnv, advance, begin, describe, glimpse
 from ambs.envs.vector import Frames
 
 
@@ -48,3 +48,6 @@ class SerialVectorEnv(CopiesVectorEnv):
 
     def _call(self, index: int, method: str, *arguments: Any) -> Any:
         return self._copy(index).get_wrapper_attr(method)(*arguments)
+
+    def _glimpse(self, index: int, method: str, *arguments: Any) -> Any:
+        return glimpse(self._copies[index], method, *arguments)

@@ -57,8 +57,13 @@ def check_fields(state: Snapshot, like: Snapshot, owner: str) -> None:
             raise UserError(f"state field {name!r} must have shape {array.shape} for {owner}, got {got}")
 
 
-def one_env(state: Snapshot, index: int, num: int) -> Snapshot:
-    """The part of one environment in the state of a vector environment of `num`: the state of one of a single environment."""
+SHARED = ("steps",)
+"""Fields of a vector environment's state that are not one environment's: all others have a leading axis of environments, or
+are called after the number of theirs."""
+
+
+def one_env(state: Snapshot, index: int) -> Snapshot:
+    """The part of one environment in the state of a vector environment: the state of one of a single environment."""
     own = {}
     for name, array in state.items():
         number, dot, rest = name.partition(".")
@@ -66,7 +71,7 @@ def one_env(state: Snapshot, index: int, num: int) -> Snapshot:
             if int(number) == index:
                 own[f"0.{rest}"] = array
         else:
-            own[name] = array[index : index + 1] if np.ndim(array) and len(array) == num else array
+            own[name] = array if name in SHARED else array[index : index + 1]
     return own
 
 
@@ -77,5 +82,5 @@ def together(states: list[Snapshot]) -> Snapshot:
         if name.startswith("0."):
             whole |= {f"{index}.{name[2:]}": state[name] for index, state in enumerate(states)}
         else:
-            whole[name] = np.concatenate([state[name] for state in states]) if np.ndim(array) else array
+            whole[name] = array if name in SHARED else np.concatenate([state[name] for state in states])
     return whole

@@ -173,13 +173,15 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._roots, self.steps = np.array(state["roots"], np.int64), int(state["steps"])
         return self._observe()
 
-    def pictures(self) -> np.ndarray:
-        """The current states from above for people to look at, uint8 `[n, height, width, 3]`."""
+    def pictures(self, which: Sequence[int]) -> dict[int, np.ndarray]:
+        """The current states of these environments for people to look at, uint8 `[height, width, 3]`; of those that can tell."""
+        del which
         raise UserError("this environment cannot be drawn")
 
-    def scenes(self) -> list[Scene] | None:
-        """The current states as maps; None: this environment says nothing of places."""
-        return None
+    def scenes(self, which: Sequence[int]) -> dict[int, Scene]:
+        """The current states of these environments as maps; of those that can tell."""
+        del which
+        return {}
 
     def imagined(self, now: Scene, observations: np.ndarray) -> list[Scene] | None:
         """What observations `[n, …]` foreseen in the state `now` tell of places; None: nothing."""

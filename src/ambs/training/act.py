@@ -39,6 +39,11 @@ class Carry(NamedTuple):
     """Executed last."""
 
 
+def in_precision(player: Player, dtype: Any) -> Player:
+    """The player with its networks in the type that they compute in; thresholds stay as they are."""
+    return player._replace(**{name: cast(getattr(player, name), dtype) for name in ("model", "actors", "critics")})
+
+
 def initial_carry(player: Player, envs: int) -> Carry:
     """Before the first observation."""
     start = player.model.rssm.initial()
@@ -72,7 +77,7 @@ def act(
     shield or not, the backup policy acts on the last good state there, reason `NON_FINITE`.
     """
     envs = carry.action.shape[0]
-    fast = player._replace(**{name: cast(getattr(player, name), dtype) for name in ("model", "actors", "critics")})
+    fast = in_precision(player, dtype)
     seen = jax.vmap(fast.model.encode)(
         carry.latent, carry.action, observation, is_first, _keys(root, "filter", step, envs)
     )

@@ -13,9 +13,10 @@ import gymnasium
 import jax
 import numpy as np
 
-from ambs.envs.registration import SAFETY_GYM, full_id, make
+from ambs.envs.registration import SMALL_WORLDS, full_id, make
 from ambs.envs.scene import NOTHING, stacked
 from ambs.envs.truth import TrueWorld, true_world
+from ambs.errors import RunError, UserError
 from ambs.nn.precision import compute_dtype
 from ambs.shield.decide import Reason
 from ambs.streams import at, stream
@@ -69,8 +70,8 @@ class Details:
         self._spare: Any = None
         self.true: TrueWorld | None = _small_world(agent.config.env)
         if self.true is not None:
-            bound = functools.partial(safe_futures, config=agent.config, interface=agent.interface, true=self.true)
-            self._true = _quick_jit(bound)
+            how: dict[str, Any] = {"config": agent.config, "interface": agent.interface, "dtype": compute_dtype()}
+            self._true = _quick_jit(functools.partial(safe_futures, true=self.true, **how))
 
     def reuse(self, other: "Details") -> None:
         """Take over what another one of the same agent has compiled."""
@@ -100,17 +101,26 @@ class Details:
 
     def _some(self, episodes: Any, turns: list[tuple[str, int]], wanted: Any, found: Any, envs: Any) -> None:
         """Details of as many decisions as there are environments, from whatever episodes."""
-        twins = [turn for turn in turns if turn[1] in wanted[turn[0]]["overrides"]] if envs.can_save else []
-        if twins:
-            self._spare = self._spare or make_envs(self.agent.config, envs.num_envs)
-            moments = [episodes[name]["moments"][step] for name, step in twins]
-            outcomes = roll_twins(self.agent, self._spare, moments, self.agent.config.shield.horizon)
-            for (name, step), outcome in zip(twins, outcomes, strict=True):
-                found[name]["twins"][step] = outcome
+        overrides = [turn for turn in turns if turn[1] in wanted[turn[0]]["overrides"]] if envs.can_save else []
+        moments = [episodes[name]["moments"][step] for name, step in overrides]
+        for (name, step), outcome in zip(overrides, self._twins(moments, envs.num_envs), strict=True):
+            found[name]["twins"][step] = outcome
         for name, step in turns:
             found[name]["futures"][step] = self._futures(episodes[name], step)
             if self.true is not None:
                 found[name]["truth"][step] = self._truth(episodes[name], step)
+
+    def _twins(self, moments: list[Moment], size: int) -> list[Twin | None]:
+        """The twins of these moments; None of one that has no state, or of all if the spare environments fail."""
+        usable = [moment for moment in moments if moment.snapshot is not None]
+        if not usable:
+            return [None] * len(moments)
+        self._spare = self._spare or make_envs(self.agent.config, size)
+        try:
+            rolled = iter(roll_twins(self.agent, self._spare, usable, self.agent.config.shield.horizon))
+        except (UserError, RunError):
+            return [None] * len(moments)
+        return [None if moment.snapshot is None else next(rolled) for moment in moments]
 
     def _skip(self, found: dict[str, dict[int, Any]], step: int, twin: bool) -> None:
         found["futures"][step] = None
@@ -147,9 +157,14 @@ def _quick_jit(function: Callable[..., Any]) -> Any:
 
 
 def _small_world(name: str) -> TrueWorld | None:
-    if ":" in name or gymnasium.spec(full_id(name)).entry_point == SAFETY_GYM:
+    """The true model of one of our small worlds as it is; None of whatever is built upon one, which may change it."""
+    if ":" in name or gymnasium.spec(full_id(name)).entry_point not in SMALL_WORLDS.values():
         return None
-    return true_world(make(name).unwrapped)
+    env = make(name)
+    try:
+        return true_world(env.unwrapped)
+    finally:
+        env.close()
 
 
 def interesting(rows: list[dict[str, np.ndarray]]) -> dict[str, list[int]]:
@@ -216,7 +231,7 @@ def _imagined_scenes(vectors: np.ndarray, steps: list[int], episode: dict[str, A
     """Decoded vectors as maps, where the environment can read them so from the state in which they were imagined."""
     rows = []
     for seen, step in zip(vectors, steps, strict=True):
-        now = episode["scenes"][step] if episode["scenes"] else None
+        now = episode["scenes"][step]
         scenes = envs.imagined(now, seen.reshape(-1, seen.shape[-1])) if now is not None else None
         if scenes is None:
             return {}

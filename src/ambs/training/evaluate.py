@@ -54,22 +54,24 @@ def evaluate(
     envs = make_envs(agent.config, size)
     try:
         for first in range(0, episodes, size):
-            rows += _batch(agent, envs, first, seed, shield, policy, on_step, watch)
+            rows += _batch(agent, envs, first, min(size, episodes - first), seed, shield, policy, on_step, watch)
     finally:
         envs.close()
-    return rows[:episodes]
+    return rows
 
 
 def _batch(
     agent: Agent,
     envs: Any,
     first: int,
+    count: int,
     seed: int,
     shield: bool,
     policy: Policy,
     on_step: Callable[[int], None] | None,
     watch: Watcher | None,
 ) -> list[dict[str, Any]]:
+    """Episodes `first`, … of which `count` are wanted; the rest of the batch plays on, since noise depends on its size."""
     size = envs.num_envs
     worlds = [int(np.random.SeedSequence([seed, first + index]).generate_state(1)[0]) for index in range(size)]
     raw, infos = envs.reset(seed=worlds)
@@ -78,7 +80,7 @@ def _batch(
     rng = np.random.default_rng([seed, first])
     accounts = Accounts(size)
     found: dict[int, dict[str, Any]] = {}
-    while len(found) < size:
+    while len(found) < count:
         decision: Decision | None = None
         begun = time.perf_counter()
         if policy == "random":
@@ -86,7 +88,7 @@ def _batch(
         else:
             decision = agent.act(raw, infos["labels"])
             actions = np.asarray(decision.action)
-        live = [index for index in range(size) if index not in found]
+        live = [index for index in range(count) if index not in found]
         seen = {"observation": raw, "labels": infos["labels"], "decision": decision, "action": actions}
         seen |= {"milliseconds": 1000 * (time.perf_counter() - begun), "envs": envs, "live": live}
         if watch is not None:
@@ -95,14 +97,14 @@ def _batch(
         if watch is not None:
             watch.stepped(first, seen | {"infos": infos, "ended": terminated | truncated})
         for row in accounts.step(infos, (terminated, truncated), decision, agent.shielded and policy != "random"):
-            if row["env"] not in found:
+            if row["env"] in live:
                 found[row["env"]] = {**row, "episode": first + row["env"], "world": worlds[row["env"]]}
         agent.restart(terminated | truncated)
         if on_step is not None:
             on_step(first + len(found))
     if watch is not None:
         watch.played(first, envs)
-    return [found[index] for index in range(size)]
+    return [found[index] for index in range(count)]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from jaxtyping import Array, Float, Int, Key
 
 from ambs.config import Config
 from ambs.envs.model import Moves
-from ambs.nn.precision import cast
 from ambs.shield.decide import rule
 from ambs.shield.estimate import Evidence, play, rollout, trace_keys
-from ambs.training.act import Player, shield_parts
+from ambs.training.act import Player, in_precision, shield_parts
 from ambs.world_model.rssm import Latent
 
 WORST = 4
@@ -60,7 +59,7 @@ def imagine_again(
     dtype: Any = jnp.float32,
 ) -> Futures:
     """The futures of environment `env` of `envs` at the decision that the shield made with `key`, from `used` of them."""
-    fast = player._replace(**{name: cast(getattr(player, name), dtype) for name in ("model", "actors", "critics")})
+    fast = in_precision(player, dtype)
     # The memory is kept in single precision; the shield decided in the model's own.
     latent = jax.tree.map(lambda leaf: leaf.astype(dtype), latent)
     parts = shield_parts(fast, config)

@@ -80,11 +80,11 @@ class Interface:
     def _typed(self, part: np.ndarray) -> np.ndarray:
         return part if part.dtype == np.uint8 else part.reshape(part.shape[0], -1).astype(np.float32)
 
-    def to_env(self, actions: np.ndarray) -> np.ndarray:
-        """What the environments execute, from the model's actions `[n, actions]`."""
+    def to_env(self, actions: Any) -> Any:
+        """What the environments execute, from the model's actions `[…, actions]`; arrays of NumPy or of JAX."""
         if self.discrete:
             return actions.argmax(axis=-1)
-        unit = np.clip(actions, -1.0, 1.0)
+        unit = actions.clip(-1.0, 1.0)
         return (self.low + (unit + 1) / 2 * (self.high - self.low)).astype(np.float32)
 
     def random(self, rng: np.random.Generator, count: int) -> np.ndarray:

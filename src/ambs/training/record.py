@@ -1,5 +1,6 @@
 """Recorded episodes: everything the shield saw and did, as arrays; and videos of them."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,21 @@ import jax
 import numpy as np
 
 from ambs import __version__
-from ambs.envs.scene import KINDS, stacked
+from ambs.envs.scene import KINDS, Scene, stacked
 from ambs.envs.snapshot import one_env
+from ambs.errors import UserError
 from ambs.shield.decide import Decision, Reason
 from ambs.training.agent import Agent
 from ambs.training.details import Budget, Details
+from ambs.training.files import write_atomic
 from ambs.training.twins import Moment
 
 FORMAT = 2
 FRAMES_PER_SECOND = 20
 LARGEST_PICTURE = 128
 """Side of a stored picture (pixels)."""
+KINDS_OF_FILES = ("npz", "json", "html")
+"""Endings of what belongs to a recorded episode: its arrays, its facts, its page."""
 
 
 class Recorder:
@@ -30,6 +35,8 @@ class Recorder:
         self.pictures: dict[str, list[np.ndarray]] = {}
         self.files: list[str] = []
         self.budget = Budget()
+        if record is not None and any(path for kind in KINDS_OF_FILES for path in record.glob(f"episode-*.{kind}")):
+            raise UserError(f"{record} already holds recorded episodes: name another folder, or delete them first")
         self.details = Details(agent, self.budget) if record is not None else None
         for folder in (record, video):
             if folder is not None:
@@ -54,9 +61,11 @@ class Recorder:
 
     def close(self) -> list[str]:
         """The files that were written; episodes that did not end are written too."""
-        self._write_all({})
-        if self.details is not None:
-            self.details.close()
+        try:
+            self._write_all({})
+        finally:
+            if self.details is not None:
+                self.details.close()
         return sorted(self.files)
 
     def _name(self, number: int) -> str:
@@ -64,8 +73,9 @@ class Recorder:
 
     def _decided(self, first: int, seen: dict[str, Any]) -> None:
         envs, decision = seen["envs"], seen["decision"]
-        scenes = envs.scenes()
-        pictures = self._pictures(envs) if scenes is None and not self.agent.interface.spec.observation.image else None
+        scenes = envs.scenes(seen["live"])
+        draw = envs.can_draw and not scenes and not self.agent.interface.spec.observation.image
+        pictures = envs.pictures(seen["live"]) if draw else {}
         latent = jax.device_get(self.agent.memory.latent) if decision is not None else None
         # A state is needed where a twin may start from it, or where the true world is to be asked.
         asked = decision is not None and (np.any(decision.overridden) or getattr(self.details, "true", None))
@@ -78,27 +88,27 @@ class Recorder:
             row = self._row(seen, env)
             if not episode["rows"]:
                 row["milliseconds"] = np.array(np.nan, np.float32)  # It may have compiled first.
-            if scenes is not None:
-                episode["scenes"].append(scenes[env])
-            if pictures is not None:
-                row["picture"] = pictures[env]
+            episode["scenes"].append(scenes.get(env))
+            if env in pictures:
+                row["picture"] = _made_small(pictures[env])
             episode["rows"].append(row)
             if latent is not None:
                 mine = jax.tree.map(lambda leaf, env=env: leaf[env], latent)
-                own = one_env(state, env, envs.num_envs) if state is not None else None
+                # An environment that is over before its first step has no state to go back to.
+                own = one_env(state, env) if state is not None and not state["over"][env] else None
                 proposed = np.asarray(self.agent.raw_proposed)[env]
                 episode["moments"].append(Moment(env, self.agent.steps - 1, mine, proposed, own))
             episode["actions"] = envs.action_names
 
     def _stepped(self, first: int, seen: dict[str, Any]) -> None:
-        pictures = seen["envs"].pictures() if self.video is not None else None
+        pictures = seen["envs"].pictures(seen["live"]) if self.video is not None else {}
         for env in seen["live"]:
             name = self._name(first + env)
             if self.record is not None:
                 row = self.episodes[name]["rows"][-1]
                 for key in ("frame_rewards", "frame_labels", "frame_violations", "frame_valid"):
                     row[key] = np.array(seen["infos"][key][env])
-            if pictures is not None:
+            if env in pictures:
                 self.pictures.setdefault(name, []).append(pictures[env])
 
     def _row(self, seen: dict[str, Any], env: int) -> dict[str, np.ndarray]:
@@ -113,14 +123,6 @@ class Recorder:
             row |= {key: np.asarray(jax.tree.leaves(value)[0])[env] for key, value in fields.items() if key != "action"}
         return {key: np.array(value) for key, value in row.items()}
 
-    def _pictures(self, envs: Any) -> np.ndarray | None:
-        """What people would see, made small; None if the environment cannot be drawn."""
-        if not envs.can_draw:
-            return None
-        pictures = np.asarray(envs.pictures())
-        step = -(-max(pictures.shape[1:3]) // LARGEST_PICTURE)
-        return pictures[:, ::step, ::step]
-
     def _write_all(self, extra: dict[str, Any]) -> None:
         for name, episode in self.episodes.items():
             self._write(name, episode, extra.get(name, {"arrays": {}, "left_out": {}}))
@@ -133,17 +135,16 @@ class Recorder:
         rows = [row for row in episode["rows"] if "frame_valid" in row]
         if not rows or self.record is None:
             return
-        arrays: dict[str, Any] = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-        if episode["scenes"]:
-            arrays |= {f"scene.{key}": part[: len(rows)] for key, part in stacked(episode["scenes"]).items()}
-            arrays["scene.extent"] = episode["scenes"][0].extent
+        arrays: dict[str, Any] = {key: np.stack([row[key] for row in rows]) for key in rows[0] if key != "picture"}
+        arrays |= _places(episode["scenes"][: len(rows)]) or _drawn([row.get("picture") for row in rows])
         arrays |= extra["arrays"]
-        path = self.record / f"{name}.npz"
-        with path.open("wb") as file:
-            stored: dict[str, Any] = {key: _small(key, array) for key, array in arrays.items()}
-            np.savez_compressed(file, **stored)
+        path, packed = self.record / f"{name}.npz", io.BytesIO()
+        stored: dict[str, Any] = {key: _small(key, array) for key, array in arrays.items()}
+        np.savez_compressed(packed, **stored)
         facts = self._facts(episode, len(rows), extra["left_out"])
-        path.with_suffix(".json").write_text(json.dumps(facts, indent=1))
+        # The arrays last: where they are, all is.
+        write_atomic(path.with_suffix(".json"), json.dumps(facts, indent=1).encode())
+        write_atomic(path, packed.getvalue())
         self.files.append(str(path))
 
     def _facts(self, episode: dict[str, Any], steps: int, left_out: dict[str, int]) -> dict[str, Any]:
@@ -163,7 +164,7 @@ class Recorder:
             "trace_atoms": list(agent.player.model.trace_formula()[1].names),
             "thresholds": np.asarray(agent.player.thresholds).tolist(),
             "kinds": list(KINDS),
-            "square": bool(episode["scenes"] and episode["scenes"][0].square),
+            "square": any(found is not None and found.square for found in episode["scenes"]),
             "action_names": list(episode.get("actions", ())),
             "left_out": left_out,
         }
@@ -178,6 +179,30 @@ class Recorder:
             pause = 1000 * self.agent.interface.spec.frames // FRAMES_PER_SECOND
             images[0].save(path, save_all=True, append_images=images[1:], duration=max(pause, 20), loop=0)
             self.files.append(str(path))
+
+
+def _places(scenes: list[Scene | None]) -> dict[str, np.ndarray]:
+    """Scenes as arrays, with nothing in those that are not known; nothing at all if none is."""
+    known = next((found for found in scenes if found is not None), None)
+    if known is None:
+        return {}
+    empty = Scene(np.full(3, np.nan, np.float32), np.zeros((0, 4), np.float32), known.extent)
+    parts = stacked([found or empty for found in scenes])
+    return {f"scene.{key}": part for key, part in parts.items()} | {"scene.extent": known.extent}
+
+
+def _drawn(pictures: list[np.ndarray | None]) -> dict[str, np.ndarray]:
+    """Pictures as an array, those that are not known black; nothing at all if none is known."""
+    known = next((picture for picture in pictures if picture is not None), None)
+    if known is None:
+        return {}
+    return {"picture": np.stack([np.zeros_like(known) if picture is None else picture for picture in pictures])}
+
+
+def _made_small(picture: Any) -> np.ndarray:
+    picture = np.asarray(picture)
+    step = -(-max(picture.shape[:2]) // LARGEST_PICTURE)
+    return picture[::step, ::step]
 
 
 def _small(key: str, array: Any) -> np.ndarray:

@@ -64,15 +64,17 @@ def _batch(agent: Agent, envs: Any, moments: list[Moment], steps: int) -> list[T
     memory = Carry(latent, jnp.asarray(action))
     root = stream(agent.root, "twin")
     over = np.zeros(len(moments), bool)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
         raw, _, terminated, truncated, infos = envs.step(agent.interface.to_env(action))
         valid = infos["frame_valid"] & ~over[:, None]
-        scenes = envs.scenes()
+        scenes = envs.scenes(range(len(moments)))
         row = {"valid": valid.any(axis=1), "labels": infos["frame_labels"] & valid[..., None]}
         row |= {"violated": (infos["frame_violations"] & valid).any(axis=1)}
         row |= {"image": agent.interface.observe(raw).get("image")} if agent.interface.spec.observation.image else {}
-        row |= {"robot": np.stack([scene.robot for scene in scenes])} if scenes else {}
+        unknown = np.full(3, np.nan, np.float32)
+        places = [scenes[index].robot if index in scenes else unknown for index in range(len(moments))]
+        row |= {"robot": np.stack(places)} if scenes or (rows and "robot" in rows[0]) else {}
         rows.append(row)
         over |= terminated | truncated
         if over.all() or step == steps:

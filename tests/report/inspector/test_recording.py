@@ -98,13 +98,36 @@ def test_damage_gets_a_sentence(path, tmp_path):
     refusal(r"futures.shown must be whole numbers of shape \(10, 3, P\)")
     changed(path, tmp_path, arrays={"twin.step": np.full(10, 80)})
     refusal("points beyond the 80 steps")
+    for safe, futures in ((0, 0), (-1, 50), (51, 50)):
+        changed(path, tmp_path, arrays={"truth.safe": np.full(10, safe), "truth.futures": np.full(10, futures)})
+        refusal(r"truth.safe must count some of truth.futures")
+    changed(path, tmp_path, arrays={"picture": np.zeros((80, 1, 70_000, 3), np.uint8)})
+    refusal("pictures of picture are too large, 1 × 70000")
+    changed(path, tmp_path, arrays={"twin.image": np.zeros((10, 3, 1, 30_000, 3), np.uint8)})
+    refusal("pictures of twin.image are too large, 1 × 30000")
+    for name in ("action", "proposed"):
+        changed(path, tmp_path, arrays={name: np.zeros((80, 2, 2))})
+        refusal(rf"{name} must be numbers of shape \(80, \?\), got float64 of shape \(80, 2, 2\)")
+    settings = facts["settings"]
     for told, match in (
         ({"format": 1}, "an older version"), ({"format": "x" * 500}, "another version"), ({"steps": True}, "steps must be"),
-        ({"settings": facts["settings"] | {"chunk": None}}, "chunk must be"), ({"atoms": [1]}, "atoms must be"),
+        ({"settings": settings | {"chunk": None}}, "chunk must be"), ({"atoms": [1]}, "atoms must be"),
+        ({"settings": settings | {"traces": 10**6, "chunk": 1}}, "can be shown, got 1000000 in chunks of 1"),
+        ({"settings": settings | {"chunk": 1, "traces": 501}}, "500 chunks"), ({"steps": 10**400}, "steps must be"),
+        ({"settings": settings | {"failure_probability": 1e-200}}, "failure_probability must be a probability"),
+        ({"settings": settings | {"cost": 10**400}}, "cost must be"), ({"thresholds": [10**400]}, "thresholds must"),
         ({"settings": []}, "does not describe"), ({"thresholds": 1}, "thresholds must"), ({"reasons": [1]}, "reasons must be"),
     ):  # fmt: skip
         changed(path, tmp_path, facts=told)
         refusal(match)
+    changed(path, tmp_path)
+    for member, data in foreign_members().items():
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_LZMA if member == "damaged" else zipfile.ZIP_STORED) as archive:
+            archive.writestr("labels" if member == "text" else "labels.npy", data)
+        if member == "damaged":
+            whole = target.read_bytes()
+            target.write_bytes(whole.replace(whole[60:80], bytes(20), 1))
+        refusal("is not a whole recording")
     (tmp_path / "episode-0000-on.json").write_text("[" * 100_000)
     refusal("cannot be read")
     (tmp_path / "episode-0000-on.json").write_text('{"format": 2')
@@ -136,14 +159,38 @@ def test_whatever_is_in_a_file_it_is_drawn_or_refused(path, tmp_path):
             continue
         drawn += 1
         assert len(text) > 10_000
-    for name in told:
-        odd = rng.choice(["", "x", 1, -1, 0.5, True]).item()
-        target = changed(path, tmp_path, facts={name: odd})
-        try:
-            document(read(target), [])
-        except UserError:
-            continue
+    target = changed(path, tmp_path)
+    odds = ["", "x", "\ud800", 1, -1, 0.5, True, None, 10**400, 1e308, [10**400], ["\ud800"], {"x": 10**400}]
+    for name in [*told, *told["settings"]]:
+        for index in [7, 8, *rng.choice(len(odds), 2)]:
+            odd = (
+                {"settings": told["settings"] | {name: odds[index]}}
+                if name in told["settings"]
+                else {name: odds[index]}
+            )
+            target.with_suffix(".json").write_text(json.dumps(told | odd))
+            try:
+                found = read(target)
+            except UserError:
+                continue
+            drawn += 1
+            page_data(found)
+            json.dumps(found.facts, ensure_ascii=False).encode()
     assert drawn > 10
+
+
+def test_thresholds_that_overflow_are_numbers(path, tmp_path):
+    settings = read(path).facts["settings"] | {"critics": "max", "discount": 1e-30, "threshold_exponent": -40.0}
+    for cost in (1.0, 0.0):
+        recording = read(changed(path, tmp_path, facts={"settings": settings | {"cost": cost}}))
+        assert all(np.isfinite(page_data(recording)["settings"]["cost_thresholds"]))
+
+
+def foreign_members():
+    """What a member called `labels` may be instead of an array: text, a header that claims petabytes, bytes to be damaged."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**15,)})
+    return {"text": b"no array", "huge": header.getvalue(), "damaged": bytes(range(256)) * 40}
 
 
 def run(capsys, *arguments):
@@ -153,12 +200,14 @@ def run(capsys, *arguments):
 
 
 def test_the_verb(path, tmp_path, capsys):
-    make_recording(tmp_path, steps=30)
-    make_recording(tmp_path, name="episode-0001-on", steps=30, seed=3)
+    make_recording(tmp_path, steps=30, psi="!\ud800")
+    make_recording(tmp_path, name="episode-#1?%41-on", steps=30, seed=3, psi="!\ud800")
     code, said = run(capsys, tmp_path)
     assert code == 0
     assert "Open " in said.out
-    assert 'href="episode-0001-on.html"' in (tmp_path / "episode-0000-on.html").read_text()
+    assert 'href="episode-%231%3F%2541-on.html"' in (tmp_path / "episode-0000-on.html").read_text()
+    (tmp_path / "episode-#1?%41-on.npz").rename(tmp_path / "episode-0001-on.npz")
+    (tmp_path / "episode-#1?%41-on.json").rename(tmp_path / "episode-0001-on.json")
     code, said = run(capsys, tmp_path, "--figure", tmp_path / "step.svg", "--step", 5, "--audit", tmp_path / "a.csv")
     assert (tmp_path / "step.svg").read_text().startswith("<?xml")
     assert (tmp_path / "a.csv").read_text().startswith("episode,step,finding")

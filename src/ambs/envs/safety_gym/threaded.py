@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,13 +69,14 @@ class ThreadedVectorEnv(LabelledVectorEnv):
             threads=_processors() if threads is None else threads,
         )
 
-    def pictures(self) -> np.ndarray:
-        """All arenas from above, uint8 `[n, 256, 256, 3]`."""
-        return self.observer.view(self.worlds, "top_down", 256)
+    def pictures(self, which: Sequence[int]) -> dict[int, np.ndarray]:
+        """Arenas from above, uint8 `[256, 256, 3]`."""
+        drawn = self.observer.view(self.worlds, "top_down", 256)
+        return {index: drawn[index] for index in which}
 
-    def scenes(self) -> list[Scene]:
+    def scenes(self, which: Sequence[int]) -> dict[int, Scene]:
         """The arenas."""
-        return [world_scene(self.worlds, index) for index in range(self.num_envs)]
+        return {index: world_scene(self.worlds, index) for index in which}
 
     def imagined(self, now: Scene, observations: np.ndarray) -> list[Scene] | None:
         """What vectors tell of the robot's surroundings, in its own frame; a picture is a picture already."""

@@ -23,8 +23,16 @@ const rules = (() => {
     return low;
   }
 
-  // looks, accept and override counts; or { error } in a sentence where the shield would refuse the settings.
+  // As `table`, worked out once for each setting of the sliders.
+  const known = new Map();
   function rule(settings, level, epsilon) {
+    const key = `${level} ${epsilon}`;
+    if (!known.has(key)) known.set(key, table(settings, level, epsilon));
+    return known.get(key);
+  }
+
+  // looks, accept and override counts; or { error } in a sentence where the shield would refuse the settings.
+  function table(settings, level, epsilon) {
     const { unit, values } = scaled([level, epsilon, settings.failure_probability, settings.model_error]);
     const [D, E, delta, reserve] = values;
     if (D <= 0n || D >= unit) return { error: "Δ must lie strictly between 0 and 1." };
@@ -42,8 +50,16 @@ const rules = (() => {
       other ** BigInt(m - k) * (unit - other) ** BigInt(k),
       null_ ** BigInt(m - k) * (unit - null_) ** BigInt(k),
     ];
-    const enough = (m, k) => { const [gain, loss] = wealth(m, k); return gain * delta >= loss * unit; };
-    const alive = (m, k) => { const [gain, loss] = wealth(m, k); return gain * unit > loss * delta; };
+    const up = Math.log(Number(other) / Number(null_)), down = Math.log(Number(unit - other) / Number(unit - null_));
+    const bound = Math.log(Number(delta) / Number(unit));
+    // Logarithms settle what is not close; only what may be a tie is worked out in whole numbers, which are long.
+    const settled = (m, k, shift, exactly) => {
+      const gained = (m - k) * up, lost = k ? k * down : 0, sum = gained + lost + shift;
+      if (lost === -Infinity) return false;
+      return Math.abs(sum) > 1e-9 + 1e-12 * (Math.abs(gained) + Math.abs(lost)) ? sum > 0 : exactly(...wealth(m, k));
+    };
+    const enough = (m, k) => settled(m, k, bound, (gain, loss) => gain * delta >= loss * unit);
+    const alive = (m, k) => settled(m, k, -bound, (gain, loss) => gain * unit > loss * delta);
     if (!enough(traces, 0)) return { error: `With at most ${traces} futures these settings could never accept, not even if all are safe.` };
     const looks = [];
     for (let look = settings.chunk; look <= traces; look += settings.chunk) looks.push(look);

@@ -86,7 +86,7 @@ def _settings(recording: Recording) -> dict[str, Any]:
         "critics": None if given.get("critics") is None else str(given["critics"]),
         "rolled": recording.rolled,
         "by_cost": by_cost,
-        "cost_thresholds": [float(one) if np.isfinite(one) else None for one in thresholds],
+        "cost_thresholds": np.nan_to_num(thresholds).tolist(),
         "check_initial": bool(given.get("check_initial", True)),
     }
 
@@ -225,8 +225,7 @@ def _twins(recording: Recording, room: float) -> tuple[list[dict[str, Any]], flo
 def _truth(recording: Recording) -> list[dict[str, Any]]:
     arrays, found = recording.arrays, []
     for index, step in enumerate(arrays.get("truth.step", np.zeros(0, int)).tolist()):
-        futures = max(int(arrays["truth.futures"][index]), 1)
-        safe = int(np.clip(arrays["truth.safe"][index], 0, futures))
+        safe, futures = (int(arrays[f"truth.{name}"][index]) for name in ("safe", "futures"))
         low, high = clopper_pearson(futures, np.array(futures - safe), UNSURE)
         found.append({"step": step, "safe": safe, "futures": futures, "low": float(low), "high": float(high)})
     return found

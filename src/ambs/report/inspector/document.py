@@ -1,7 +1,9 @@
 """The inspector's page: what can be told without a script is in the markup, the rest is drawn from the data."""
 
+import os
 from collections import Counter
 from typing import Any
+from urllib.parse import quote
 
 from ambs.report.inspector.audit import KINDS, audit
 from ambs.report.inspector.data import page_data
@@ -62,7 +64,10 @@ def _count(number: int, what: str) -> str:
 def _others(others: list[tuple[str, str, bool]]) -> Html | None:
     if len(others) < 2:
         return None
-    links = [tag("li", tag("strong", text) if here else tag("a", text, href=file)) for file, text, here in others]
+    links = [
+        tag("li", tag("strong", text) if here else tag("a", text, href=quote(os.fsencode(file))))
+        for file, text, here in others
+    ]
     if len(links) > 6:
         return tag("details", tag("summary", f"{len(links)} episodes"), tag("ul", *links, class_="episodes"))
     return tag("nav", tag("ul", *links, class_="episodes"), aria_label="episodes")

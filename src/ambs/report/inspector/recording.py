@@ -2,7 +2,6 @@
 
 import json
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,23 @@ from ambs.training.files import read_plain
 FORMAT = 2
 LARGEST = 1 << 31
 """Bytes of one recording, unpacked."""
+WIDEST = 65_000
+"""Pixels of a picture, or of all pictures of a film strip side by side: what a JPEG can hold."""
+MOST_TRACES, MOST_LOOKS, LONGEST = 10_000, 500, 10_000
+"""Of a decision rule that a page can work out again without a pause, and of its horizon."""
 NOT_DRAWN = -1
 
 _KINDS = {"b": "truth values", "i": "whole numbers", "f": "numbers", "u": "pixels", "n": "numbers"}
 _DTYPES = {"b": "b", "i": "iu", "f": "f", "u": "u", "n": "iuf"}
 # Kind and shape; letters are sizes that must agree: T decisions, F frames, A atoms, L trace_atoms, m traces, H steps rolled,
-# n the horizon, K worst futures, P and Q pictures, D, W and E decisions looked into; _ is any size, ... any axes.
+# n the horizon, K worst futures, P and Q pictures, D, W and E decisions looked into; _ is any size, ? that of an axis that may
+# be missing.
 _NEEDED = {
-    "labels": "b T A", "action": "n T ...", "frame_rewards": "f T F", "frame_labels": "b T F A", "frame_violations": "b T F",
+    "labels": "b T A", "action": "n T ?", "frame_rewards": "f T F", "frame_labels": "b T F A", "frame_violations": "b T F",
     "frame_valid": "b T F", "milliseconds": "f T",
 }  # fmt: skip
 _DECISION = {
-    "proposed": "n T ...", "overridden": "b T", "p_safe": "f T", "interval": "f T 2", "traces_used": "i T", "violating": "i T",
+    "proposed": "n T ?", "overridden": "b T", "p_safe": "f T", "interval": "f T 2", "traces_used": "i T", "violating": "i T",
     "reason": "i T", "first_violation": "i T m", "atom": "i T m", "cost": "f T m", "critic": "f T m",
 }  # fmt: skip
 _OPTIONAL = {
@@ -108,7 +112,7 @@ def read(path: Path) -> Recording:
         arrays = _arrays(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError) as error:
+    except Exception as error:  # Unpackers and parsers have exceptions of their own, without a common root.
         raise UserError(f"{path} is not a whole recording: {_line(error)}") from None
     _check(path.name, facts, arrays)
     return Recording(path.stem, facts, arrays)
@@ -117,6 +121,8 @@ def read(path: Path) -> Recording:
 def _facts(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads(read_plain(path))
+        # Half of a surrogate pair is a string to JSON, and to nobody who writes or draws text.
+        facts = json.loads(json.dumps(facts, ensure_ascii=False).encode(errors="replace"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing: a recording is an .npz file and the .json file beside it") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -130,9 +136,9 @@ def _facts(path: Path) -> dict[str, Any]:
         )
     for name, kind in {"steps": int, "frames": int, **_SETTINGS}.items():
         value: Any = facts["settings"].get(name) if name in _SETTINGS else facts.get(name)
-        good = isinstance(value, (int, float)) and not isinstance(value, bool) and np.isfinite(float(value))
-        if not good or (kind is int and (value != int(value) or not 1 <= value <= 10**6)):
+        if not _is_number(value) or (kind is int and (value != int(value) or not 1 <= value <= 10**6)):
             raise UserError(f"{path}: {name} must be a number of a sane size, got {_line(value)}")
+    _check_rule(path, facts["settings"])
     rolled = facts["settings"].setdefault("rolled", None)
     if rolled is not None and not (isinstance(rolled, int) and 1 <= rolled <= facts["settings"]["horizon"]):
         raise UserError(f"{path}: rolled must be a number of steps up to the horizon, got {_line(rolled)}")
@@ -144,7 +150,7 @@ def _facts(path: Path) -> dict[str, Any]:
     if not isinstance(reasons, dict) or not all(isinstance(code, int) for code in reasons.values()):
         raise UserError(f"{path}: reasons must be numbers by name, got {_line(reasons)}")
     thresholds = facts.get("thresholds")
-    if not isinstance(thresholds, list) or not all(isinstance(one, (int, float)) for one in thresholds):
+    if not isinstance(thresholds, list) or not all(map(_is_number, thresholds)):
         raise UserError(f"{path}: thresholds must be a list of numbers, got {_line(thresholds)}")
     together = facts.get("together")
     facts["together"] = together if isinstance(together, int) and 1 <= together <= 10**6 else 1
@@ -161,7 +167,11 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"it claims {size:,} bytes")
     wanted = {*_NEEDED, *_DECISION, *_OPTIONAL, *(f"{group}.{part}" for group in _GROUPS for part in _GROUPS[group])}
     with np.load(path, allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files if name in wanted}
+        arrays = {name: stored[name] for name in stored.files if name in wanted}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{name} is no array")
+    return arrays
 
 
 def _check(name: str, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -187,22 +197,56 @@ def _check(name: str, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> N
         steps = arrays.get(f"{group}.step", np.zeros(0, int))
         if ((steps < 0) | (steps >= facts["steps"])).any():
             raise UserError(f"{name}: {group}.step points beyond the {facts['steps']} steps of the episode")
+    _check_truth(name, arrays)
+    _check_pictures(name, arrays)
     for group in ("scene", "futures"):
         least_x, most_x, least_y, most_y = arrays.get(f"{group}.extent", np.array([-1.0, 1.0, -1.0, 1.0])).tolist()
         if not (-1e9 < least_x < most_x < 1e9 and -1e9 < least_y < most_y < 1e9):
             raise UserError(f"{name}: {group}.extent must be least and greatest x, least and greatest y")
 
 
+def _check_rule(path: Path, settings: dict[str, Any]) -> None:
+    """Refuse a decision rule that would keep the page busy for ever: it is worked out in whole numbers of any length."""
+    for name in ("safety_level", "approximation_error", "failure_probability", "model_error"):
+        if not (settings[name] == 0 or 1e-30 <= settings[name] <= 1):
+            raise UserError(f"{path}: {name} must be a probability, got {_line(settings[name])}")
+    looks = settings["traces"] / settings["chunk"] if settings.get("rule") != "fixed" else 1
+    if settings["traces"] > MOST_TRACES or looks > MOST_LOOKS or settings["horizon"] > LONGEST:
+        raise UserError(
+            f"{path}: at most {MOST_TRACES} traces, {MOST_LOOKS} chunks of them and {LONGEST} steps ahead can be shown, "
+            f"got {settings['traces']} in chunks of {settings['chunk']}, and {settings['horizon']}"
+        )
+
+
+def _check_truth(name: str, arrays: dict[str, np.ndarray]) -> None:
+    safe, futures = (arrays.get(f"truth.{part}", np.zeros(0, int)) for part in ("safe", "futures"))
+    if ((safe < 0) | (safe > futures) | (futures < 1)).any():
+        raise UserError(f"{name}: truth.safe must count some of truth.futures, of which there must be at least one")
+
+
+def _check_pictures(name: str, arrays: dict[str, np.ndarray]) -> None:
+    for key, form in _OPTIONAL.items():
+        if key in arrays and form.startswith("u "):
+            height, width = arrays[key].shape[-3:-1]
+            beside = arrays[key].shape[-4] if key.endswith(".image") and not key.startswith("observation") else 1
+            if max(height, width * beside) > WIDEST:
+                raise UserError(f"{name}: pictures of {key} are too large, {height} × {width}")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a finite number that a float can hold."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -1e300 < value < 1e300
+
+
 def _fits(name: str, key: str, array: np.ndarray, form: str, sizes: dict[str, int]) -> None:
     """Refuse an array of another kind or shape; sizes that are met for the first time are noted in `sizes`."""
     kind, *letters = form.split()
-    free = letters[-1] == "..."
-    letters = letters[:-1] if free else letters
-    right = array.dtype.kind in _DTYPES[kind] and (array.ndim >= len(letters) if free else array.ndim == len(letters))
+    least = len(letters) - letters.count("?")
+    right = array.dtype.kind in _DTYPES[kind] and least <= array.ndim <= len(letters)
     right = right and (kind != "u" or (array.dtype == np.uint8 and array.size > 0))
     for letter, size in zip(letters, array.shape, strict=False):
         right = right and (
-            letter == "_" or size == (int(letter) if letter.isdigit() else sizes.setdefault(letter, size))
+            letter in "_?" or size == (int(letter) if letter.isdigit() else sizes.setdefault(letter, size))
         )
     if not right:
         told = ", ".join(str(sizes.get(letter, letter)) for letter in letters)

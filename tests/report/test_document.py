@@ -6,18 +6,10 @@ import pytest
 
 from ambs.report.summary import summarise
 from ambs.report.write import write
-from tests.browser import Browser
 from tests.report.synthetic import make_run
 
 EVIL = "<script>window.stolen=1</script>"
 WIDE, PHONE = (1280, 800), (390, 844)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    browser = Browser()
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="module")

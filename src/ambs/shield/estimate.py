@@ -99,22 +99,9 @@ def trace_keys(key: Key[Array, ""], envs: int, traces: Int[Array, "chunk"]) -> K
     return jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))(env_keys, traces)
 
 
-def sample(
-    keys: Key[Array, "envs traces"],
-    state: PyTree,
-    proposed: PyTree,
-    *,
-    rollout_fn: RolloutFn,
-    policy: Policy,
-    psi: Formula,
-    atoms: Atoms,
-    config: ShieldConfig,
-    critics: Critics | None = None,
-    thresholds: Float[Array, "atoms"] | None = None,
-) -> Evidence:
-    """Play and judge one future per key; state and proposed action have a leading axis of environments."""
-    how: dict[str, Any] = {"rollout_fn": rollout_fn, "policy": policy, "psi": psi, "atoms": atoms, "config": config}
-    how |= {"critics": critics, "thresholds": thresholds}
+def sample(keys: Key[Array, "envs traces"], state: PyTree, proposed: PyTree, **how: Any) -> Evidence:
+    """Play and judge one future per key, `how` as `play` takes it; state and proposed action have a leading axis of
+    environments."""
 
     def one(key: Key[Array, ""], state: Any, proposed: Any) -> Evidence:
         return play(key, state, proposed, **how)[1]

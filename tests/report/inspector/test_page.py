@@ -13,19 +13,11 @@ from ambs.report.inspector.recording import read
 from ambs.report.inspector.write import pages
 from ambs.shield.config import ShieldConfig
 from ambs.shield.decide import Reason, replay, rule
-from tests.browser import Browser
 from tests.report.inspector.recordings import SETTINGS, changed, make_recording
 
 EVIL = "</script><script>window.stolen=1</script>"
 WIDE, PHONE = (1280, 900), (390, 844)
 STEP = "Number(document.documentElement.dataset.step)"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    browser = Browser()
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ambs import __version__
+from ambs.envs.copies import UNSAVED
 from ambs.envs.scene import KINDS, Scene, stacked
 from ambs.envs.snapshot import one_env
 from ambs.errors import UserError
@@ -80,6 +81,8 @@ class Recorder:
         # A state is needed where a twin may start from it, or where the true world is to be asked.
         asked = decision is not None and (np.any(decision.overridden) or getattr(self.details, "true", None))
         state = envs.get_state() if asked and envs.can_save else None
+        # One that is over before its first step, or cannot tell, has no state to go back to.
+        lost = np.zeros(envs.num_envs, bool) if state is None else state["over"] | state.get(UNSAVED, False)
         for env in seen["live"]:
             episode = self.episodes.setdefault(
                 self._name(first + env),
@@ -94,8 +97,7 @@ class Recorder:
             episode["rows"].append(row)
             if latent is not None:
                 mine = jax.tree.map(lambda leaf, env=env: leaf[env], latent)
-                # An environment that is over before its first step has no state to go back to.
-                own = one_env(state, env) if state is not None and not state["over"][env] else None
+                own = one_env(state, env) if state is not None and not lost[env] else None
                 proposed = np.asarray(self.agent.raw_proposed)[env]
                 episode["moments"].append(Moment(env, self.agent.steps - 1, mine, proposed, own))
             episode["actions"] = envs.action_names

@@ -162,7 +162,7 @@ def test_whatever_is_in_a_file_it_is_drawn_or_refused(path, tmp_path):
     target = changed(path, tmp_path)
     odds = ["", "x", "\ud800", 1, -1, 0.5, True, None, 10**400, 1e308, [10**400], ["\ud800"], {"x": 10**400}]
     for name in [*told, *told["settings"]]:
-        for index in [7, 8, *rng.choice(len(odds), 2)]:
+        for index in [8, rng.integers(len(odds))]:
             odd = (
                 {"settings": told["settings"] | {name: odds[index]}}
                 if name in told["settings"]

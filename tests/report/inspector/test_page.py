@@ -197,6 +197,10 @@ def test_scrubbing_by_mouse_and_keys(browser, recorded):
     browser.wait(f"{STEP} > {before} + 2")
     browser.click("#play")
     assert "play" in browser.evaluate("document.getElementById('play').textContent")
+    # A step has an address, which its heading tells.
+    browser.evaluate("location.hash = '#step=33'")
+    browser.wait(f"{STEP} == 33")
+    assert browser.evaluate("document.querySelector('#why h2 a').hash") == "#step=33"
     assert browser.complaints == []
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ambs.nn import kernels
+from tests.tiny import quick_jit
 
 
 def plain(x, scale, shift):
@@ -24,12 +25,20 @@ def drawn(*shapes):
 
 
 def assert_same(one, other, args):
+    """Values and gradients of all arguments."""
     weights = drawn(args[0].shape)[0]
-    for a, b in zip(
-        *(jax.grad(lambda *a, f=f: (weights * f(*a)).sum(), (0, 1, 2))(*args) for f in (one, other)), strict=True
-    ):
+
+    def both(function):
+        def weighed(*args):
+            y = function(*args)
+            return (weights * y).sum(), y
+
+        return quick_jit(jax.value_and_grad(weighed, (0, 1, 2), has_aux=True))(*args)
+
+    ((_, y), grads), ((_, y_other), grads_other) = both(one), both(other)
+    np.testing.assert_allclose(y, y_other, rtol=1e-5, atol=1e-5)
+    for a, b in zip(grads, grads_other, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(one(*args), other(*args), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("features", [24, 64])

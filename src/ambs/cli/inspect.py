@@ -48,7 +48,8 @@ class Inspect:
             chosen = write.most_to_see(recordings)
             print(f"Wrote {self.figure}: {write.figure(chosen, self.step, self.figure)}")
         if self.audit is not None:
-            print(f"Wrote {self.audit}: {write.audit_csv(recordings, self.audit)} findings")
+            found = write.audit_csv(recordings, self.audit)
+            print(f"Wrote {self.audit}: {found} finding{'' if found == 1 else 's'}")
         if self.figure is None and self.audit is None:
             self._pages(recordings)
         return 0

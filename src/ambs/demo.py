@@ -199,6 +199,6 @@ def imagined(world: PointWorld, on: Episodes, config: ShieldConfig, traces: int 
     result = []
     for moment in on.worst:
         key = stream(0, "unused") if moment.key is None else moment.key
-        keys = trace_keys(key, moment.env + 1, jnp.arange(traces))[moment.env]
+        keys = trace_keys(key, moment.env, jnp.arange(traces))
         result.append(many(keys, jax.tree.map(jnp.asarray, moment.state)))
     return np.stack(result)

@@ -10,6 +10,7 @@ from scipy import stats
 
 from ambs.shield import Reason, ShieldConfig, rule, runtime, shield
 from ambs.shield.decide import judge_counts, replay
+from ambs.shield.estimate import NOT_DRAWN, sample, trace_keys
 from ambs.spec.sequential import characteristics
 from ambs.streams import at, stream
 from tests.shield.worlds import coin_parts
@@ -51,7 +52,7 @@ def test_estimates_are_binomial_and_within_theorem_1():
 def test_reused_keys_would_be_noticed(monkeypatch):
     """The mutant: every key serves two traces. Theorem 1's coverage still holds, so only the variance gives it away."""
     honest = runtime.trace_keys
-    monkeypatch.setattr(runtime, "trace_keys", lambda key, envs, traces: honest(key, envs, traces // 2))
+    monkeypatch.setattr(runtime, "trace_keys", lambda key, env, traces: honest(key, env, traces // 2))
     values = estimates(5_000)
     assert np.mean(np.abs(values - MU) < 0.09) >= 0.99
     assert not variance_is_binomial(values)
@@ -110,6 +111,37 @@ def test_sequential_shield_behaves_as_computed(risk):
     for look, accept, override in exact.stops:
         stopped = int((decision.traces_used == look).sum())
         assert stats.binomtest(stopped, envs, accept + override).pvalue > 1e-5
+
+
+@pytest.mark.parametrize("envs", [1, 3, 16])
+def test_company_changes_no_decision(envs):
+    """Chunks are shared among the undecided, several at once; every decision is still that of `replay` on its own traces."""
+    config = ShieldConfig(traces=320)
+    risks = jnp.resize(jnp.array([0.0013, 0.0, 0.0008, 0.05, 0.0018]), (envs,))
+    parts = coin_parts(0.0, config, policy=lambda _key, state: jnp.append(state, 0.0))
+    state, proposed = risks[:, None], jnp.stack([risks, jnp.zeros(envs)], axis=1)
+    labels = jnp.zeros((envs, 2), bool).at[1:2, 0].set(True)
+    how = {"psi": parts.psi, "atoms": parts.atoms, "config": config}
+
+    @jax.jit
+    def both(key):
+        keys = jax.vmap(lambda env: trace_keys(key, env, jnp.arange(config.traces)))(jnp.arange(envs))
+        futures = sample(keys, state, proposed, rollout_fn=parts.rollout_fn, policy=parts.policy, **how)
+        return shield(key, state, proposed, parts, labels), futures.first_violation
+
+    seen = set()
+    for step in range(6):
+        decision, futures = jax.device_get(both(at(stream(2, "shield"), step)))
+        for env in range(envs):
+            reason, used = replay(rule(config), futures[env] > 0)
+            if env == 1:
+                reason, used = Reason.ALREADY_UNSAFE, 0
+            assert (Reason(int(decision.reason[env])), int(decision.traces_used[env])) == (reason, used)
+            np.testing.assert_array_equal(decision.first_violation[env, :used], futures[env, :used])
+            assert (decision.first_violation[env, used:] == NOT_DRAWN).all()
+            assert int(decision.violating[env]) == int((futures[env, :used] > 0).sum())
+            seen.add((reason, used))
+    assert len(seen) >= min(envs + 1, 6)
 
 
 @pytest.mark.parametrize("mu", [0.5, 0.9, 0.95, 0.961, 0.98, 0.99, 0.999])

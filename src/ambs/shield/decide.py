@@ -77,7 +77,7 @@ def _with_intervals(looks: tuple[int, ...], thresholds: tuple[tuple[int, int], .
     return Rule(looks, accept, override, low, high)
 
 
-def judge_counts(rule: Rule, look: Any, violating: Any) -> Int[Array, "envs"]:
+def judge_counts(rule: Rule, look: Any, violating: Any) -> Int[Array, "*counts"]:
     """The reason with which the rule stops at its look number `look`, or UNDECIDED; an integer comparison."""
     accepted = violating <= jnp.asarray(rule.accept)[look]
     rejected = violating >= jnp.asarray(rule.override)[look]

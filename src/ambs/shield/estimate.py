@@ -93,10 +93,9 @@ def _key(key: Key[Array, ""], step: Int[Array, ""], purpose: Literal["move", "po
     return jax.random.fold_in(key, 2 * step + (purpose == "policy"))
 
 
-def trace_keys(key: Key[Array, ""], envs: int, traces: Int[Array, "chunk"]) -> Key[Array, "envs chunk"]:
-    """One key per environment and trace number: the same trace whatever the rule, the chunk or the number of looks."""
-    env_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(key, "traces"), jnp.arange(envs))
-    return jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))(env_keys, traces)
+def trace_keys(key: Key[Array, ""], env: Int[Array, ""] | int, traces: Int[Array, "traces"]) -> Key[Array, "traces"]:
+    """One key per number of an environment and of a trace: the same trace whatever the rule, the chunk or the looks."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.fold_in(stream(key, "traces"), env), traces)
 
 
 def sample(keys: Key[Array, "envs traces"], state: PyTree, proposed: PyTree, **how: Any) -> Evidence:

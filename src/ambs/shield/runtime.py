@@ -54,10 +54,11 @@ class Parts:
 
 
 class _Progress(NamedTuple):
-    look: Int[Array, ""]
+    looks: Int[Array, "envs"]
+    """Looks taken at each environment's traces, or up to which they are drawn."""
     reason: Int[Array, "envs"]
-    used: Int[Array, "envs"]
     evidence: Evidence
+    """Of the traces of these looks, `[envs, looks, chunk]`."""
 
 
 def shield(
@@ -135,22 +136,31 @@ def _start(state: PyTree, proposed: PyTree, parts: Parts, table: Rule, labels_no
         reason = jnp.where(unsafe, int(Reason.ALREADY_UNSAFE), reason)
     trusted = jax.vmap(all_finite)((state, proposed))
     reason = jnp.where(trusted, reason, int(Reason.NON_FINITE))
-    nothing = jnp.full((envs, table.traces), NOT_DRAWN)
-    nought = jnp.zeros(nothing.shape)
-    evidence = Evidence(nothing, nothing, jnp.ones(nothing.shape, bool), nought, nought)
-    return _Progress(jnp.array(0), reason, jnp.zeros(envs, int), evidence)
+    return _Progress(jnp.zeros(envs, int), reason, _blank((envs, len(table.looks), table.chunk)))
+
+
+def _blank(shape: tuple[int, ...]) -> Evidence:
+    nothing, nought = jnp.full(shape, NOT_DRAWN), jnp.zeros(shape)
+    return Evidence(nothing, nothing, jnp.ones(shape, bool), nought, nought)
 
 
 def _look(
     progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, parts: Parts, table: Rule
 ) -> _Progress:
-    """Draw one more chunk for every environment and judge those that are still undecided."""
-    envs = progress.reason.shape[0]
-    drawn = progress.look * table.chunk
+    """Draw as many chunks as there are environments, share them among those that are undecided, and judge these.
+
+    Where few are undecided each gets several chunks at once. The rule still looks at one after the other and what lies
+    beyond its stop is thrown away, so that the decision is the one that it would have come to chunk by chunk.
+    """
+    envs, total = progress.reason.shape[0], len(table.looks)
+    going = progress.reason == Reason.UNDECIDED
+    order, sharing = jnp.argsort(~going, stable=True), jnp.maximum(going.sum(), 1)
+    turn, place = jnp.divmod(jnp.arange(envs), sharing)
+    env = order[place]
+    look = jnp.where(going[env], progress.looks[env] + turn, total)
     fresh = sample(
-        trace_keys(key, envs, drawn + jnp.arange(table.chunk)),
-        state,
-        proposed,
+        jax.vmap(lambda env, look: trace_keys(key, env, look * table.chunk + jnp.arange(table.chunk)))(env, look),
+        *jax.tree.map(lambda leaf: leaf[env], (state, proposed)),
         rollout_fn=parts.rollout_fn,
         policy=parts.policy,
         psi=parts.psi,
@@ -159,22 +169,26 @@ def _look(
         critics=parts.critics,
         thresholds=parts.thresholds,
     )
-    going = progress.reason == Reason.UNDECIDED
 
     def store(old: Array, new: Array) -> Array:
-        kept = jax.lax.dynamic_slice_in_dim(old, drawn, table.chunk, axis=1)
-        chosen = jnp.where(going[:, None], new.astype(old.dtype), kept)
-        return jax.lax.dynamic_update_slice_in_dim(old, chosen, drawn, axis=1)
+        return old.at[env, look].set(new.astype(old.dtype), mode="drop")
 
     evidence = jax.tree.map(store, progress.evidence, fresh)
-    violating = (evidence.first_violation > 0).sum(axis=1)
-    reason = judge_counts(table, progress.look, violating)
-    reason = jnp.where(evidence.finite.all(axis=1), reason, int(Reason.NON_FINITE))
+    drawn = (evidence.first_violation != NOT_DRAWN).all(axis=2)
+    violating = (evidence.first_violation > 0).sum(axis=2).cumsum(axis=1)
+    sound = evidence.finite.all(axis=2).cumprod(axis=1).astype(bool)
+    reasons = judge_counts(table, jnp.arange(total)[None], violating)
+    reasons = jnp.where(sound, reasons, int(Reason.NON_FINITE))
+    stops = drawn & (reasons != Reason.UNDECIDED)
+    last = jnp.where(stops.any(axis=1), jnp.argmax(stops, axis=1), drawn.sum(axis=1) - 1)
+    looks = jnp.where(going, last + 1, progress.looks)
+    used = jnp.arange(total)[None] < looks[:, None]
     return _Progress(
-        look=progress.look + 1,
-        reason=jnp.where(going, reason, progress.reason),
-        used=jnp.where(going, drawn + table.chunk, progress.used),
-        evidence=evidence,
+        looks=looks,
+        reason=jnp.where(going, jnp.take_along_axis(reasons, last[:, None], axis=1)[:, 0], progress.reason),
+        evidence=jax.tree.map(
+            lambda old, none: jnp.where(used[..., None], old, none), evidence, _blank(evidence.cost.shape)
+        ),
     )
 
 
@@ -191,9 +205,11 @@ def _finish(
         fallback = _broadcast(parts.fallback, backup)
         last_resort = select(jax.vmap(all_finite)(fallback), fallback, last_resort)
     action = select(overridden, select(trusted, backup, last_resort), proposed)
-    violating = (progress.evidence.first_violation > 0).sum(axis=1)
-    drew = (progress.used > 0) & (progress.reason != Reason.NON_FINITE)
-    row = jnp.maximum(progress.used // table.chunk - 1, 0)
+    evidence = jax.tree.map(lambda leaf: leaf.reshape(envs, table.traces), progress.evidence)
+    violating = (evidence.first_violation > 0).sum(axis=1)
+    drew = (progress.looks > 0) & (progress.reason != Reason.NON_FINITE)
+    row = jnp.maximum(progress.looks - 1, 0)
+    used = progress.looks * table.chunk
     bounds = jnp.stack([jnp.asarray(table.low)[row, violating], jnp.asarray(table.high)[row, violating]], axis=-1)
     known_unsafe = progress.reason == Reason.ALREADY_UNSAFE
     unknown = jnp.broadcast_to(jnp.array([[0.0, 1.0]]), bounds.shape)
@@ -201,15 +217,15 @@ def _finish(
     return Decision(
         action=action,
         overridden=overridden,
-        p_safe=jnp.where(drew, 1 - violating / jnp.maximum(progress.used, 1), 0.0),
+        p_safe=jnp.where(drew, 1 - violating / jnp.maximum(used, 1), 0.0),
         interval=interval,
-        traces_used=progress.used,
+        traces_used=used,
         violating=violating,
         reason=progress.reason,
-        first_violation=progress.evidence.first_violation,
-        atom=progress.evidence.atom,
-        cost=progress.evidence.cost,
-        critic=progress.evidence.critic,
+        first_violation=evidence.first_violation,
+        atom=evidence.atom,
+        cost=evidence.cost,
+        critic=evidence.critic,
         proposed=proposed,
     )
 

@@ -66,7 +66,7 @@ class Details:
 
     def __init__(self, agent: Agent, budget: Budget) -> None:
         self.agent, self.budget = agent, budget
-        self._again: dict[int, Any] = {}
+        self._again = _quick_jit(functools.partial(imagine_again, config=agent.config, dtype=compute_dtype()))
         self._spare: Any = None
         self.true: TrueWorld | None = _small_world(agent.config.env)
         if self.true is not None:
@@ -131,14 +131,9 @@ class Details:
 
     def _futures(self, episode: dict[str, Any], step: int) -> Futures:
         moment: Moment = episode["moments"][step]
-        size = episode["envs"]
-        if size not in self._again:
-            bound = functools.partial(imagine_again, config=self.agent.config, envs=size, dtype=compute_dtype())
-            self._again[size] = _quick_jit(bound)
         key = at(stream(episode["root"], "shield"), moment.number)
-        again = self._again[size]
         used = int(episode["rows"][step]["traces_used"])
-        return jax.device_get(again(self.agent.player, key, moment.env, moment.latent, moment.proposed, used))
+        return jax.device_get(self._again(self.agent.player, key, moment.env, moment.latent, moment.proposed, used))
 
     def _truth(self, episode: dict[str, Any], step: int) -> int | None:
         moment: Moment = episode["moments"][step]

@@ -55,15 +55,14 @@ def imagine_again(
     used: Int[Array, ""],
     *,
     config: Config,
-    envs: int,
     dtype: Any = jnp.float32,
 ) -> Futures:
-    """The futures of environment `env` of `envs` at the decision that the shield made with `key`, from `used` of them."""
+    """The futures of environment `env` at the decision that the shield made with `key`, from `used` of them."""
     fast = in_precision(player, dtype)
     # The memory is kept in single precision; the shield decided in the model's own.
     latent = jax.tree.map(lambda leaf: leaf.astype(dtype), latent)
     parts = shield_parts(fast, config)
-    keys = trace_keys(key, envs, jnp.arange(rule(config.shield).traces))[env]
+    keys = trace_keys(key, env, jnp.arange(rule(config.shield).traces))
     how: dict[str, Any] = {"psi": parts.psi, "atoms": parts.atoms, "config": parts.config}
     how |= {"thresholds": parts.thresholds}
     rolled: Any = functools.partial(

@@ -60,7 +60,7 @@ def safe_futures(
         return Step(Situation(world, latent), jnp.stack(labels), going)
 
     evidence = sample(
-        trace_keys(key, 1, jnp.arange(FUTURES)),
+        trace_keys(key, 0, jnp.arange(FUTURES))[None],
         jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], situation),
         proposed[None],
         rollout_fn=rollout(step, settings.steps),

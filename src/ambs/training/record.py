@@ -86,7 +86,7 @@ class Recorder:
         for env in seen["live"]:
             episode = self.episodes.setdefault(
                 self._name(first + env),
-                {"rows": [], "moments": [], "scenes": [], "env": env, "root": self.agent.root},
+                {"rows": [], "moments": [], "scenes": [], "env": env, "envs": envs.num_envs, "root": self.agent.root},
             )
             row = self._row(seen, env)
             if not episode["rows"]:

@@ -185,6 +185,8 @@ class TrainingConfig:
     """Updates between two settings of the label thresholds; 0: they stay as given."""
     calibration_windows: int = 1024
     """Held-out windows for that."""
+    calibration_context: int = 5
+    """Steps of such a window that the model watches before its labels are judged: as many as it takes to see what is around."""
     false_flags: float = 0.0035
     """Share of safe windows that may be flagged by the calibrated thresholds."""
     log_every: int = 2000
@@ -221,7 +223,8 @@ class TrainingConfig:
         _all_finite(self)
         for name in ("train_ratio", "env_timeout"):
             _above(name, getattr(self, name), 0)
-        _at_least("calibration_windows", self.calibration_windows, 1)
+        for name in ("calibration_windows", "calibration_context"):
+            _at_least(name, getattr(self, name), 1)
         if not 0 <= self.false_flags <= 1:
             raise UserError(f"false_flags must lie in [0, 1], got {self.false_flags}")
         if self.capacity < self.envs * self.length:

@@ -16,8 +16,6 @@ from ambs.world_model.loss import Sequence
 from ambs.world_model.model import WorldModel
 from ambs.world_model.rssm import Latent
 
-CONTEXT = 5
-"""Steps that are filtered before the window proper begins."""
 LOWEST, HIGHEST = 0.5, 0.95
 """A label that is less likely than not is never flagged: lower thresholds were tried, and made the shield override most of
 what a policy does where hazards are merely possible (docs/experiments.md)."""
@@ -35,8 +33,8 @@ class LabelProbs(NamedTuple):
     truth: Bool[Array, "windows time frames atoms"]
 
 
-def predict(model: WorldModel, windows: Sequence, key: Key[Array, ""]) -> LabelProbs:
-    """Label probabilities along windows `[windows, CONTEXT + T]`: with every observation, and from the context alone with
+def predict(model: WorldModel, windows: Sequence, context: int, key: Key[Array, ""]) -> LabelProbs:
+    """Label probabilities along windows `[windows, context + T]`: with every observation, and from the context alone with
     the actions that were really taken."""
 
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(windows.reward.shape[0]))
@@ -56,11 +54,11 @@ def predict(model: WorldModel, windows: Sequence, key: Key[Array, ""]) -> LabelP
 
         return jax.lax.scan(advance, start, (actions, jnp.arange(actions.shape[0])))[1]
 
-    start = jax.tree.map(lambda leaf: leaf[:, CONTEXT - 1], seen)
-    later = jax.vmap(imagine)(start, windows.action[:, CONTEXT:], keys)
-    rest = jax.tree.map(lambda leaf: leaf[:, CONTEXT:], seen)
+    start = jax.tree.map(lambda leaf: leaf[:, context - 1], seen)
+    later = jax.vmap(imagine)(start, windows.action[:, context:], keys)
+    rest = jax.tree.map(lambda leaf: leaf[:, context:], seen)
     filtered, imagined = (jax.vmap(jax.vmap(model.trace_labels))(latent.features) for latent in (rest, later))
-    return LabelProbs(filtered, imagined, model.true_trace_labels(windows.labels[:, CONTEXT:]))
+    return LabelProbs(filtered, imagined, model.true_trace_labels(windows.labels[:, context:]))
 
 
 def _embed(model: WorldModel, windows: Sequence) -> Float[Array, "windows time embedding"]:

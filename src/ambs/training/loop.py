@@ -27,7 +27,7 @@ from ambs.shield.decide import Decision
 from ambs.streams import stream
 from ambs.training.accounting import Accounts
 from ambs.training.act import Carry, Player, act, initial_carry
-from ambs.training.calibrate import CONTEXT, calibrate, predict, quality, within_one_episode
+from ambs.training.calibrate import calibrate, predict, quality, within_one_episode
 from ambs.training.interface import Interface, interface, survey
 from ambs.training.learn import SKIPPED, learn, updates_per_call
 from ambs.world_model.loss import Sequence
@@ -172,7 +172,7 @@ class Trainer:
 
     def _calibrate_if_due(self) -> None:
         training = self.config.training
-        length = CONTEXT + self.config.shield.horizon
+        length = training.calibration_context + self.config.shield.horizon
         every = training.calibrate_every
         if not every or self.updates < self.calibrated + every or not self.replay.can_draw(length):
             return
@@ -297,7 +297,8 @@ def default_thresholds(config: Config, atoms: int) -> jax.Array:
 def _set_thresholds(
     model: Any, windows: Sequence, thresholds: jax.Array, root: jax.Array, number: jax.Array, *, config: Config
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    probs = predict(model, windows, jax.random.fold_in(stream(root, "calibration"), number))
+    context = config.training.calibration_context
+    probs = predict(model, windows, context, jax.random.fold_in(stream(root, "calibration"), number))
     whole = within_one_episode(windows)
     if config.shield.labels == "mode":
         thresholds = calibrate(probs, whole, config.training.false_flags, thresholds)

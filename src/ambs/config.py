@@ -95,9 +95,6 @@ class AgentConfig:
     """Penalty coefficient α; None: 1.0, for plpg .8."""
     kappa: float = 0.01
     """COPT's sigmoid scale κ as a share of C."""
-    penalty_ramp: int = 0
-    """Updates over which PENL, PLPG and COPT grow from nothing to their full weight: a policy that is afraid before it can do
-    anything learns little. 0: the full weight from the start."""
     actor_grad: Literal["reinforce", "dynamics"] = "reinforce"
     imagination: int = 15
     """H: steps imagined for learning."""
@@ -137,7 +134,7 @@ class AgentConfig:
                 _at_least(name, getattr(self, name), 1)
         for name in ("kappa", "adam_eps", "clip", "norm_limit"):
             _above(name, getattr(self, name), 0)
-        for name in ("learning_rate", "entropy", "ema_regulariser", "penalty_ramp", "lag_start", "lag_mu", "lag_sigma"):
+        for name in ("learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma"):
             _at_least(name, getattr(self, name), 0)
         for name in ("lam", "ema_decay", "norm_decay"):
             if not 0 <= getattr(self, name) <= 1:

@@ -47,19 +47,6 @@ def test_plpg_by_hand():
     np.testing.assert_allclose(found.cost[:, 0], 0.8)
 
 
-def test_a_ramped_penalty_grows_to_the_whole_one():
-    """Over four updates: weights 1 and 0, then a quarter of the way at each update, then as without a ramp."""
-    config = AgentConfig(penalty="plpg", alpha=0.8, penalty_ramp=4)
-    rule, seen = penalty(config, 30, 10.0), imagined([0.0, 2.0], [1.0, 1.5, 1.5])
-    whole = np.array([math.exp(-0.5), math.exp(-2.0)])
-    state = rule.init()
-    for share in (0, 0.25, 0.5, 0.75, 1, 1):
-        found = rule.apply(seen, state)
-        np.testing.assert_allclose(found.reward[:, 0], 1 - share * (1 - whole), rtol=1e-6)
-        np.testing.assert_allclose(found.cost[:, 0], 0.8 * share, rtol=1e-6)
-        state = rule.step(state, jnp.array(99.0))
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

@@ -57,11 +57,6 @@ class Penalty(NamedTuple):
 
 def penalty(config: AgentConfig, horizon: int, cost: float) -> Penalty:
     """The penalty of these settings; horizon T and cost C are the shield's."""
-    rule = _penalty(config, horizon, cost)
-    return ramped(rule, config.penalty_ramp) if config.penalty_ramp and config.penalty != "lag" else rule
-
-
-def _penalty(config: AgentConfig, horizon: int, cost: float) -> Penalty:
     alpha = config.penalty_weight
     match config.penalty:
         case "none":
@@ -146,22 +141,6 @@ def lagrangian(start: float, mu: float, sigma: float, limit: float, *, per_state
         return Multiplier(lam, jnp.maximum(grown, 1.0) if per_state else jnp.minimum(grown, 1.0))
 
     return Penalty(lambda: Multiplier(jnp.asarray(start, float), jnp.asarray(mu, float)), apply, step)
-
-
-def ramped(rule: Penalty, updates: int) -> Penalty:
-    """A stateless penalty that grows: from the plain policy gradient at first to `rule` after so many updates.
-
-    λ is the share of it that counts by now.
-    """
-
-    def apply(seen: Imagined, state: Multiplier) -> Weights:
-        whole = rule.apply(seen, state)
-        return whole._replace(reward=1 - state.lam * (1 - whole.reward), cost=state.lam * whole.cost)
-
-    def step(state: Multiplier, _mean: Float[Array, ""]) -> Multiplier:
-        return state._replace(lam=jnp.minimum(1.0, state.lam + 1 / updates))
-
-    return rule._replace(apply=apply, step=step)
 
 
 def lagrangian_objective(state: Multiplier, gap: Float[Array, ""]) -> Float[Array, ""]:

@@ -28,5 +28,7 @@ class Moves(NamedTuple):
     """The chance in one step."""
     move: Callable[[Any, Any, Any], Any]
     """(state, action, chance) -> the next state."""
-    read: Callable[[Any], Step]
-    """What holds in a state."""
+    show: Callable[[Any], Any]
+    """What of a state is kept for afterwards; all of it that may fail to be finite."""
+    read: Callable[[Any], tuple[Any, Any]]
+    """What holds in a state, from what is kept of it: labels `[frames, atoms]`, and whether the episode goes on."""

@@ -81,12 +81,12 @@ def _play_apart(moves: Moves, steps: int, key: Key[Array, ""], state: Any, first
     def advance(carry: tuple[Any, Any], item: tuple[Array, Any]) -> tuple[tuple[Any, Any], Any]:
         (state, action), (step, chance) = carry, item
         arrival = moves.move(state, action, chance)
-        return (arrival, policy(_key(key, step, "policy"), arrival)), (arrival, action)
+        return (arrival, policy(_key(key, step, "policy"), arrival)), (moves.show(arrival), action)
 
     items = (jnp.arange(steps), drawn)
-    (final, _), (states, actions) = jax.lax.scan(advance, (state, first_action), items, unroll=unrolled())
-    seen = jax.vmap(moves.read)(states)
-    return Trace(seen.labels, seen.continues, jax.vmap(all_finite)((states, actions)), final)
+    (final, _), (shown, actions) = jax.lax.scan(advance, (state, first_action), items, unroll=unrolled())
+    labels, continues = jax.vmap(moves.read)(shown)
+    return Trace(labels, continues, jax.vmap(all_finite)((shown, actions)), final)
 
 
 def _key(key: Key[Array, ""], step: Int[Array, ""], purpose: Literal["move", "policy"]) -> Key[Array, ""]:

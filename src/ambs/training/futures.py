@@ -106,7 +106,7 @@ def _filming(moves: Moves) -> Moves:
         reel = jax.lax.dynamic_update_index_in_dim(film.reel, arrival.features, film.at, 0)
         return _Film(arrival, reel, film.at + 1)
 
-    return Moves(moves.draw, move, lambda film: moves.read(film.latent))
+    return Moves(moves.draw, move, lambda film: moves.show(film.latent), moves.read)
 
 
 def _decoded(player: Player, reel: Float[Array, "worst time features"], shown: Any) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from ambs.config import ModelConfig
 from ambs.envs.labels import violates
-from ambs.envs.model import Moves, Step
+from ambs.envs.model import Moves
 from ambs.nn.distributions import two_hot_mean
 from ambs.nn.layers import MLP
 from ambs.nn.precision import at_least_float32
@@ -120,11 +120,10 @@ class WorldModel(eqx.Module):
     def moves(self) -> Moves:
         """The model as the shield rolls it out."""
 
-        def read(latent: Latent) -> Step:
-            features = latent.features
-            return Step(latent, self.trace_labels(features), self.proceed(features))
+        def read(features: Float[Array, "features"]) -> tuple[Array, Array]:
+            return self.trace_labels(features), self.proceed(features)
 
-        return Moves(self.rssm.draw, self.rssm.imagine, read)
+        return Moves(self.rssm.draw, self.rssm.imagine, lambda latent: latent.features, read)
 
     def encode(
         self,

@@ -48,6 +48,8 @@ def keep(run: Path, results: Path, evaluation: Path | None = None) -> Path:
     (target / "config.json").write_text(json.dumps(without_places(folder.record), indent=1) + "\n")
     shutil.copy(run / "episodes.jsonl", target / "episodes.jsonl")
     status = {key: value for key, value in folder.read_status().items() if key not in OF_ONE_MACHINE}
+    if status["state"] == "running":
+        status |= {"state": "interrupted", "message": "killed"}
     (target / "status.json").write_text(json.dumps(status, indent=1) + "\n")
     rows = read_rows(run / "metrics.jsonl")
     kept = rows[:: -max(1, -(-len(rows) // ROWS))][::-1]

@@ -21,7 +21,7 @@ class Speed:
     update: dict[str, float]
     """One update of 1024 replayed pictures, by size of the networks."""
     decision: dict[str, float]
-    """One shielded decision, thirty steps ahead, by size; that of a model that has learned little, hence the slowest."""
+    """One shielded decision, thirty steps ahead, by size; 16 environments."""
     plain: float
     """One decision without a shield, whatever the size."""
     world: dict[str, float]
@@ -32,8 +32,8 @@ class Speed:
 SPEEDS = (
     Speed(
         "NVIDIA H200",
-        update={"xs": 10.0, "s": 12.8, "l": 27.6},
-        decision={"s": 15.4, "l": 11.4},
+        update={"xs": 9.6, "s": 12.2, "l": 26.8},
+        decision={"s": 5.2, "l": 9.2},
         plain=4.0,
         world={"PointGoal1": 7.5, "PointGoal2": 14.0, "CarGoal1": 18.2},
         source="benchmarks/update.py and end_to_end.py on it with 16 environments, benchmarks/envs.py on one core with 8",

@@ -120,7 +120,7 @@ SCALES = {
         Scale("paper", "the paper's sizes, frames, train ratios and 5 seeds", "paper-scale", 5),
         Scale(
             "small",
-            "the paper's frames from pixels with networks of size `s`, a quarter of its train ratio, one seed",
+            "the paper's frames from pixels with networks of size `xs`, a quarter of its train ratio, one seed",
             "default",
             1,
             ratio=0.25,

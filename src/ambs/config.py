@@ -95,9 +95,6 @@ class AgentConfig:
     """Penalty coefficient α; None: 1.0, for plpg .8."""
     kappa: float = 0.01
     """COPT's sigmoid scale κ as a share of C."""
-    backup_reward: float = 0.0
-    """Weight of the task's reward beside the cost in what the backup policy seeks. At 0 it is indifferent wherever it sees no
-    danger, and wanders; with a little reward it goes on with the task there."""
     actor_grad: Literal["reinforce", "dynamics"] = "reinforce"
     imagination: int = 15
     """H: steps imagined for learning."""
@@ -137,15 +134,7 @@ class AgentConfig:
                 _at_least(name, getattr(self, name), 1)
         for name in ("kappa", "adam_eps", "clip", "norm_limit"):
             _above(name, getattr(self, name), 0)
-        for name in (
-            "learning_rate",
-            "entropy",
-            "ema_regulariser",
-            "backup_reward",
-            "lag_start",
-            "lag_mu",
-            "lag_sigma",
-        ):
+        for name in ("learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma"):
             _at_least(name, getattr(self, name), 0)
         for name in ("lam", "ema_decay", "norm_decay"):
             if not 0 <= getattr(self, name) <= 1:

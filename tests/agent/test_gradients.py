@@ -39,7 +39,7 @@ from tests.tiny import (
 
 STEPS, TRACES, HORIZON, COST = 3, 4, 5, 2.0
 GAMMA, LAM, ENTROPY, LIMIT, DECAY, REGULARISER = 0.9, 0.8, 0.1, 0.01, 0.5, 0.7
-KAPPA, LAG_LAM, LAG_MU, LAG_LIMIT, BACKUP_REWARD = 0.3, 0.4, 0.6, 0.3, 0.2
+KAPPA, LAG_LAM, LAG_MU, LAG_LIMIT = 0.3, 0.4, 0.6, 0.3
 METHODS = {
     "none": {"penalty": "none"},
     "penl": {"penalty": "penl", "alpha": 1.3},
@@ -108,7 +108,6 @@ def imagined(world: World, actors: Actors, critics: Critics) -> dict[str, Any]:
         "task": lambda_return(dream.reward[:, 0], value[:, 0, :, 0], proceed[:, 0]),
         "penalty": lambda_return(cost[:, 0], value[:, 0, :, 1], proceed[:, 0]),
         "backup": lambda_return(cost[:, 1], value[:, 1, :, 4], proceed[:, 1]),
-        "backup reward": lambda_return(dream.reward[:, 1], value[:, 1, :, 0], proceed[:, 1]),
         "safety_a": twin(2),
         "safety_b": twin(3),
     }
@@ -116,12 +115,7 @@ def imagined(world: World, actors: Actors, critics: Critics) -> dict[str, Any]:
         "features": dream.features[:-1],
         "action": dream.action,
         "returns": returns,
-        "values": {
-            "task": value[:-1, 0, :, 0],
-            "penalty": value[:-1, 0, :, 1],
-            "backup": value[:-1, 1, :, 4],
-            "backup reward": value[:-1, 1, :, 0],
-        },
+        "values": {"task": value[:-1, 0, :, 0], "penalty": value[:-1, 0, :, 1], "backup": value[:-1, 1, :, 4]},
         "anchors": over(world.slow.values)[:-1],
         "delta": -(cost[1:, 0] + safe_value[1:] - safe_value[:-1]),
         "remaining": jnp.stack(remaining[:0:-1]),
@@ -194,13 +188,10 @@ def written_out(world: World, behaviour: training.Behaviour, critics: Critics, b
             return of_reward * reward - of_cost * cost
 
         losses[grad, method] = actor_loss(behaviour.actors.task, 0, gain, grad)
-
-    def backup_gain(seen: Any) -> Any:
-        reward = advantage(seen, "backup reward", scale["task"])
-        return BACKUP_REWARD * reward - advantage(seen, "backup", scale["backup"])
-
     for grad in GRADS:
-        losses[grad, "backup policy"] = actor_loss(behaviour.actors.backup, 1, backup_gain, grad)
+        losses[grad, "backup policy"] = actor_loss(
+            behaviour.actors.backup, 1, lambda seen: -advantage(seen, "backup", scale["backup"]), grad
+        )
         losses |= {(grad, f"critic {name}"): critic_loss(behaviour.critics, i, base) for i, name in enumerate(CRITICS)}
     return losses
 
@@ -239,7 +230,7 @@ def coded(world: World, behaviour: training.Behaviour, slow: Critics, patch: Any
     for grad, method in VARIANTS:
         agent = AgentConfig(
             actor_grad=grad, imagination=STEPS, discount=GAMMA, lam=LAM, entropy=ENTROPY, norm_limit=LIMIT,
-            norm_decay=DECAY, ema_regulariser=REGULARISER, backup_reward=BACKUP_REWARD, **METHODS[method],
+            norm_decay=DECAY, ema_regulariser=REGULARISER, **METHODS[method],
         )  # fmt: skip
         config = Config(ModelConfig(size="xxs"), agent, ShieldConfig(horizon=HORIZON))
         multiplier = Multiplier(jnp.asarray(LAG_LAM), jnp.asarray(LAG_MU))

@@ -198,11 +198,6 @@ def _behaviour_loss(
     cost_advantage = (cost_returns - sg(task_values[:-1, :, PENALTY])) / (1.0 if weights.raw_cost else scale[1])
     task_gain = weights.reward * reward_advantage - weights.cost * cost_advantage
     backup_gain = _backup_gain(backup_returns, sg(backup_values[:-1]), scale[2])
-    if agent.backup_reward:
-        # As if the task policy took over again at the end: its critic judges where the backup policy gets to.
-        worth = values(frozen.only("task"), backup)[..., 0]
-        gained = lambda_returns(backup.reward[1:], agent.discount * backup.proceed[1:], worth[1:], agent.lam)
-        backup_gain = backup_gain + agent.backup_reward * (gained - sg(worth[:-1])) / scale[0]
 
     task_weight = _reach(task.proceed, goes_on, agent.discount)
     backup_weight = _reach(backup.proceed, goes_on, agent.discount)

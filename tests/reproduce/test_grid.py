@@ -59,7 +59,7 @@ def test_commands_give_the_settings(scale, semantics):
 
 
 def test_updates_at_the_papers_scale():
-    """250k updates for 1M frames, about 312k for 10M; the small scale replays a quarter of the steps, in batches half as large."""
+    """250k updates for 1M frames, about 312k for 10M; the small scale makes half of them, half as large."""
     for name, scale, wanted_updates in (
         ("figure3", "paper", 250_000), ("figure4", "paper", 312_500), ("figure3", "small", 125_000),
     ):  # fmt: skip

@@ -47,6 +47,9 @@ class ShieldConfig:
     """A trace is violating if its cost exceeds γ^(T + this)·C."""
     check_initial: bool = True
     """Whether s_0 must satisfy Ψ too (G≤T); if it does not, override at once."""
+    hold: int = 1
+    """Agent steps for which the backup policy's action is held while the state violates Ψ already: a policy that does not know
+    where it is changes its mind at every step, and stays."""
     resample_first: bool = False
     """Whether each trace draws its own first action; then the executed action itself is never checked."""
     frame_costs: Literal["any", "sum"] = "any"
@@ -66,6 +69,8 @@ class ShieldConfig:
             raise UserError(
                 f"only {self.steps} of {self.horizon} steps are rolled out: set critics to max or min to judge the rest"
             )
+        if self.hold < 1:
+            raise UserError(f"hold must be at least 1 step, got {self.hold}")
         if not 0 < self.discount < 1 or not 0 < self.cost < math.inf:
             raise UserError(f"discount must lie in (0, 1) and cost above 0, got {self.discount} and {self.cost}")
         if not -1 < self.threshold_exponent <= 0:

@@ -37,6 +37,8 @@ class Carry(NamedTuple):
     latent: Latent
     action: Float[Array, "envs actions"]
     """Executed last."""
+    held: Int[Array, "envs"]
+    """For how many more steps it is held, should the state violate Ψ as long."""
 
 
 def in_precision(player: Player, dtype: Any) -> Player:
@@ -48,7 +50,7 @@ def initial_carry(player: Player, envs: int) -> Carry:
     """Before the first observation."""
     start = player.model.rssm.initial()
     latent = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (envs, *leaf.shape)), start)
-    return Carry(latent, jnp.zeros((envs, player.model.spec.actions)))
+    return Carry(latent, jnp.zeros((envs, player.model.spec.actions)), jnp.zeros(envs, jnp.int32))
 
 
 def act(
@@ -100,10 +102,22 @@ def act(
         decision = jax.lax.cond(active, decide, lambda: plain)
     else:
         decision = plain
+    decision, held = _held(decision, carry, is_first, config.shield.hold)
     sound = good & jax.vmap(all_finite)(decision.action)
     decision = jax.lax.cond(sound.all(), lambda: decision, lambda: _blind(decision, sound, latent, parts, root, step))
-    memory = jax.tree.map(lambda new, old: new.astype(old.dtype), Carry(latent, decision.action), carry)
+    memory = jax.tree.map(lambda new, old: new.astype(old.dtype), Carry(latent, decision.action, held), carry)
     return memory, decision
+
+
+def _held(
+    decision: Decision, carry: Carry, is_first: Bool[Array, "envs"], steps: int
+) -> tuple[Decision, Int[Array, "envs"]]:
+    """The decision with the last backup action in place of a new one where the state violates Ψ still; and for how long on."""
+    unsafe = decision.reason == Reason.ALREADY_UNSAFE
+    again = unsafe & (carry.held > 0) & ~is_first
+    action = select(again, carry.action.astype(decision.action.dtype), decision.action)
+    left = jnp.where(unsafe, jnp.where(again, carry.held - 1, steps - 1), 0)
+    return decision._replace(action=action), left
 
 
 def _last_good(player: Player, carry: Carry, is_first: Bool[Array, "envs"], like: Latent) -> Latent:

@@ -18,7 +18,7 @@ $(READY): pyproject.toml
 	@touch $(READY)
 
 test: lint types  ## linters, types and tests; closes with pytest's summary
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 faults: $(READY)  ## everything that docs/reliability.md promises, tried in full; up to two hours
 	@rm -f .faults.jsonl

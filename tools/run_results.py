@@ -1,9 +1,9 @@
 """Keep what finished runs have to show: settings, thinned metrics, episodes, status, and an evaluation if given.
 
-    python tools/run_results.py RUN [RUN ...] --results results/pointgoal1 [--evaluation eval.json]
+    python tools/run_results.py RUN [RUN ...] --results results/pointgoal1 [--evaluation eval.json] [--at FRAMES]
 
 Writes `<results>/<method>-s<seed>/` (config.json, metrics.jsonl, episodes.jsonl, status.json, evaluation.json), and draws
-`<results>/curves.png` and `<results>/table.md` of every run that is there; without a RUN it only draws.
+`<results>/curves.png` and `<results>/table.md` (at so many frames) of every run that is there; without a RUN it only draws.
 """
 
 import argparse
@@ -29,10 +29,11 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--evaluation", type=Path, help="what `ambs eval RUN --json` printed")
+    parser.add_argument("--at", type=int, help="frames at which the table compares them")
     options = parser.parse_args()
     for run in options.runs:
         keep(run, options.results, options.evaluation)
-    summary = summarise([options.results])
+    summary = summarise([options.results], at=options.at)
     write(summary, options.results / "curves.png", "png")
     write(summary, options.results / "table.md", "md")
     size = sum(path.stat().st_size for path in options.results.rglob("*") if path.is_file())

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ambs.errors import UserError
 from ambs.report.curves import aggregate, common_frames, grid, recent_mean, recent_ratio, total
 from ambs.report.groups import colours, group_runs, settings_that_differ
 from ambs.report.outcomes import OUTCOMES, compared_frames, comparisons, group_outcomes, outcome_of, takes_part
@@ -172,6 +173,21 @@ def test_needed_alpha(tmp_path):
     groups = group_runs(read_runs([tmp_path])[0])["PointGoal1-v0"]
     (line,) = needed_alpha(groups)
     assert line["value"] == pytest.approx(0.09**2 / (2 * 30**2))
+
+
+def test_compared_at_frames_that_were_asked_for(tmp_path):
+    make_run(tmp_path, method="copt", frames=1_000_000)
+    make_run(tmp_path, method="penl", frames=400_000)
+    (part,) = summarise([tmp_path], curves=False, at=800_000)["environments"]
+    assert part["frames"] == 800_000
+    whole = summarise([tmp_path], curves=False, at=1_000_000)["environments"][0]
+    early, late = ({group["method"]: group["outcomes"] for group in found["groups"]} for found in (part, whole))
+    assert "violations" not in early["penl"]
+    (few,), (all_of_them,) = (found["copt"]["violations"]["values"] for found in (early, late))
+    assert 0 < few < all_of_them
+    assert [text for text in part["left_out"] if "400,000 of the 800,000" in text]
+    with pytest.raises(UserError, match="not at 0"):
+        summarise([tmp_path], at=0)
 
 
 def test_across_environments(tmp_path):

@@ -24,6 +24,8 @@ class Compare:
 
     runs: tyro.conf.Positional[list[Path]]
     """Run folders, or folders of them."""
+    at: int | None = None
+    """Compare at so many frames, leaving out runs that are shorter; None: at the most that every method has reached."""
     json: bool = False
     """Print one JSON object instead of tables."""
 
@@ -32,7 +34,7 @@ class Compare:
         from ambs.report.summary import summarise
         from ambs.training.files import finite
 
-        summary = summarise(self.runs, curves=False)
+        summary = summarise(self.runs, curves=False, at=self.at)
         if self.json:
             print(json.dumps(finite(summary), allow_nan=False))
         else:

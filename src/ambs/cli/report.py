@@ -23,6 +23,8 @@ class Report:
     """Run folders, or folders of them."""
     out: Path | None = None
     """File to write; None: report.<format>."""
+    at: int | None = None
+    """Compare at so many frames, leaving out runs that are shorter; None: at the most that every method has reached."""
     format: Literal["html", "md", "png", "csv", "json"] | None = None
     """html: a page with curves. md: tables. png: a figure for a paper, return left, violations right. csv: all curves.
     json: everything. None: as the file's name ends, else html."""
@@ -33,7 +35,7 @@ class Report:
         from ambs.report.write import write
 
         out, kind = self._target()
-        summary = summarise(self.runs)
+        summary = summarise(self.runs, at=self.at)
         write(summary, out, kind)
         for sentence in summary["notes"]:
             print(f"note: {sentence}")

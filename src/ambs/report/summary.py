@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ambs
+from ambs.errors import UserError
 from ambs.report.coverage import sentence
 from ambs.report.curves import common_frames, grid
 from ambs.report.groups import Group, colours, group_runs, settings_that_differ
@@ -29,16 +30,18 @@ class Part(NamedTuple):
     """Only the paper's figures at so many frames belong beside them; None: all that were reached."""
 
 
-def summarise(paths: list[Path], curves: bool = True) -> dict[str, Any]:
-    """Read the runs at these paths and work out what they show."""
+def summarise(paths: list[Path], curves: bool = True, at: int | None = None) -> dict[str, Any]:
+    """Read the runs at these paths and work out what they show; `at` so many frames, or at the most that most have reached."""
+    if at is not None and at < 1:
+        raise UserError(f"runs can be compared at 1 frame or more, not at {at}")
     runs, notes = read_runs(paths)
-    return assemble([Part(env, groups) for env, groups in group_runs(runs).items()], notes, curves)
+    return assemble([Part(env, groups) for env, groups in group_runs(runs).items()], notes, curves, at)
 
 
-def assemble(parts: list[Part], notes: list[str], curves: bool = True) -> dict[str, Any]:
+def assemble(parts: list[Part], notes: list[str], curves: bool = True, at: int | None = None) -> dict[str, Any]:
     """Everything that a report of these parts shows."""
     colour = colours({part.title: part.groups for part in parts})
-    environments = [_environment(part, colour, curves) for part in parts]
+    environments = [_environment(part, colour, curves, at) for part in parts]
     return {
         "format": FORMAT,
         "ambs": ambs.__version__,
@@ -56,9 +59,9 @@ def assemble(parts: list[Part], notes: list[str], curves: bool = True) -> dict[s
     }
 
 
-def _environment(part: Part, colour: dict[str, int], curves: bool) -> dict[str, Any]:
+def _environment(part: Part, colour: dict[str, int], curves: bool, wanted: int | None) -> dict[str, Any]:
     groups = part.groups
-    frames = compared_frames(groups)
+    frames = compared_frames(groups) if wanted is None else wanted
     outcomes = [group_outcomes(group, frames) for group in groups]
     upto = common_frames([run for group in groups for run in group.runs])
     at = grid(upto) if upto else np.zeros(0)

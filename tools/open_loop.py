@@ -2,9 +2,9 @@
 
     python tools/open_loop.py RUN --out strip.png [--context 5] [--steps 20] [--seed 0]
 
-The unshielded task policy drives. After `context` observed frames the model imagines the rest from the actions alone. The
-window is one in which the world violates Ψ, if the episode has one. A red edge above: violated; below, the redder the likelier
-the model thinks it. `strip.json` beside it has those probabilities.
+The unshielded task policy drives. After `context` observed frames, of which the last five are drawn, the model imagines the
+rest from the actions alone. The window is one in which the world violates Ψ, if the episode has one. A red edge above: violated;
+below, the redder the likelier the model thinks it. `strip.json` beside it has those probabilities.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> None:
     first = max(0, int(violated[0]) - options.context - options.steps // 2) if len(violated) else 0
     window = {name: part[first : first + length] for name, part in drive.items()}
     images, chances = imagine(agent, window, options.context)
-    picture = strip(window, images, chances, options.every)
+    picture = strip(window, images, chances, options.every, max(0, options.context - 5))
     Image.fromarray(picture).save(options.out, optimize=True)
     facts = {"first": first, "violated": window["violated"].tolist(), "expected": np.round(chances, 4).tolist()}
     options.out.with_suffix(".json").write_text(json.dumps(facts) + "\n")
@@ -86,8 +86,8 @@ def imagine(agent: Agent, window: dict[str, np.ndarray], context: int) -> tuple[
     return np.clip(255 * np.asarray(images, np.float32), 0, 255).astype(np.uint8), np.asarray(chances, np.float32)
 
 
-def strip(window: dict[str, np.ndarray], images: np.ndarray, chances: np.ndarray, every: int) -> np.ndarray:
-    """Both rows, each frame with an edge between grey (safe) and red (violated)."""
+def strip(window: dict[str, np.ndarray], images: np.ndarray, chances: np.ndarray, every: int, start: int) -> np.ndarray:
+    """Both rows from step `start` on, each frame with an edge between grey (safe) and red (violated)."""
 
     def framed(image: np.ndarray, chance: float) -> np.ndarray:
         large = image.repeat(SCALE, axis=0).repeat(SCALE, axis=1)
@@ -99,7 +99,7 @@ def strip(window: dict[str, np.ndarray], images: np.ndarray, chances: np.ndarray
 
     rows = []
     for frames, odds in ((window["image"], window["violated"].astype(float)), (images, chances)):
-        some = range(0, len(frames), every)
+        some = range(start, len(frames), every)
         rows.append(np.concatenate([framed(frames[i], float(np.clip(odds[i], 0, 1))) for i in some], axis=1))
     return np.concatenate(rows)
 

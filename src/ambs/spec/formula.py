@@ -109,17 +109,7 @@ class Formula:
     def holds(self, labels: Any, atoms: Atoms) -> Any:
         """Whether Ψ holds (satisfaction relation of Sec. 2.1): labels `[..., atoms]` -> `[...]` bool, NumPy or JAX."""
         labels = _truths(labels, atoms)
-
-        def leaf(node: Formula) -> Any:
-            match node:
-                case Constant(value):
-                    never = labels[..., :0].any(axis=-1)
-                    return ~never if value else never
-                case Atom(name):
-                    return labels[..., atoms.index(name)]
-            raise FormulaError(f"{node} cannot be judged from the labels of one state: it speaks of the future")
-
-        return evaluate(self, leaf)
+        return evaluate(self, lambda node: _truth(node, labels, atoms))
 
     def holds_in(self, names: Set[str]) -> bool:
         """Whether Ψ holds in a state in which exactly the atoms of this set hold."""
@@ -283,6 +273,17 @@ def _truths(labels: Any, atoms: Atoms) -> Any:
     if np.issubdtype(labels.dtype, np.integer):
         return labels != 0
     raise FormulaError(f"labels are true or false, got an array of {labels.dtype}; for probabilities use probability()")
+
+
+def _truth(node: Formula, labels: Any, atoms: Atoms) -> Any:
+    """Whether a constant or an atom holds, by labels `[..., atoms]`."""
+    match node:
+        case Constant(value):
+            never = labels[..., :0].any(axis=-1)
+            return ~never if value else never
+        case Atom(name):
+            return labels[..., atoms.index(name)]
+    raise FormulaError(f"{node} cannot be judged from the labels of one state: it speaks of the future")
 
 
 def evaluate(formula: Formula, leaf: Callable[[Formula], Any]) -> Any:

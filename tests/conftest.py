@@ -4,8 +4,13 @@ import os
 import shutil
 import tempfile
 
-# Compiling is most of what the tests do; on matrices as small as theirs, less of it runs as fast. Must precede JAX.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=1")
+# Compiling is most of what the tests do, and on arrays as small as theirs optimised machine code saves nothing; where a test
+# computes for long, `tests.tiny.SWIFT` brings the optimisations back. Must precede JAX.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
 # What was compiled once, the commands that tests start need not compile again. Each worker has a folder of its own, because
 # JAX would read what another is still writing.
 CACHE = "JAX_COMPILATION_CACHE_DIR"

@@ -1,6 +1,7 @@
 """A model so small that its gradients can be checked number by number, and compilation that takes seconds."""
 
 import contextlib
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -18,6 +19,8 @@ from ambs.world_model.vision import ObservationSpec
 
 TINY = config.Size(4, 4, 1, 2, latents=2, classes=2, vector_layers=1, vector_units=4, bins=21)
 ATOMS = Atoms(("hazard",))
+# For loops of thousands of updates: what conftest.py leaves out for all other tests.
+SWIFT = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": True}
 # On arrays of a few numbers optimised machine code saves nothing, and making it costs most of the time.
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
@@ -30,6 +33,14 @@ def fresh(seed: int = 0) -> Any:
 def quick_jit(function: Any) -> Any:
     """`eqx.filter_jit` without the optimisations."""
     return eqx.filter_jit(function, compiler_options=QUICK)
+
+
+@contextlib.contextmanager
+def swift() -> Any:
+    """Within, whatever is handed to `jax.jit` is compiled with the optimisations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "jit", functools.partial(jax.jit, compiler_options=SWIFT))
+        yield
 
 
 @contextlib.contextmanager

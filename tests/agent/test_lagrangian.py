@@ -10,6 +10,7 @@ from ambs.agent.penalties import Imagined, penalty
 from ambs.config import AgentConfig
 from ambs.nn.distributions import BoundedNormal
 from ambs.streams import at, stream
+from tests.tiny import SWIFT
 
 DISCOUNT, ENTROPY, RATE, TRACES, UPDATES = 0.9, 3e-4, 1e-4, 16, 250_000
 # Gauss–Hermite: E f(ξ) for a standard normal ξ is WEIGHTS · f(NODES).
@@ -51,7 +52,7 @@ def learn(config: AgentConfig) -> tuple[np.ndarray, np.ndarray]:
 
     outputs = jnp.zeros(2)
     start = (outputs, tx.init(outputs), rule.init())
-    _, (costs, rewards) = jax.jit(lambda: jax.lax.scan(step, start, jnp.arange(UPDATES)))()
+    _, (costs, rewards) = jax.jit(lambda: jax.lax.scan(step, start, jnp.arange(UPDATES)), compiler_options=SWIFT)()
     return np.asarray(costs), np.asarray(rewards)
 
 

@@ -1,5 +1,6 @@
 """Truth of policies and critics: on tables of `grid`, where every value is the solution of linear equations."""
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from ambs.streams import at, stream
 from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.rssm import RSSM, Latent
 from ambs.world_model.vision import ObservationSpec
+from tests.tiny import SWIFT, quick_jit
 
 GRID = Grid()
 CELLS, HAZARD, GOAL = 25, GRID.labels[:, 0], GRID.labels[:, 1]
@@ -97,7 +99,7 @@ def learner():
     static = eqx.partition(fresh_state(GRID.kernel, 0), eqx.is_array)[1]
     every = jax.vmap(at_cell)(jnp.arange(CELLS))
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=SWIFT)
     def run(arrays, updates, policies_learn, key):
         def step(index, arrays):
             state = eqx.combine(arrays, static)
@@ -121,8 +123,13 @@ def learner():
     return learn
 
 
+@quick_jit
+def fresh_parameters(key) -> Learned:
+    return init(SPEC, CONFIG, discrete=True, key=key)
+
+
 def fresh_state(kernel: np.ndarray, seed: int) -> Learned:
-    state = init(SPEC, CONFIG, discrete=True, key=stream(seed, "parameters"))
+    state = fresh_parameters(stream(seed, "parameters"))
     return state._replace(model=Exact(kernel), model_opt=None)
 
 

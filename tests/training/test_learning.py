@@ -13,6 +13,7 @@ from ambs.presets import changed, resolve
 from ambs.training import act, loop
 from ambs.training.agent import Agent
 from ambs.training.evaluate import evaluate, paired, summary
+from tests.tiny import swift
 
 CONFIG = resolve(
     "quickstart",
@@ -32,12 +33,13 @@ def figures(config: Any = CONFIG) -> dict[str, float]:
     compiled = (loop.compiled_act, loop.compiled_learn, loop.compiled_calibration)
     for cache in compiled:
         cache.cache_clear()
-    trainer = loop.Trainer(config)
-    trainer.run()
-    trainer.close()
-    agent = Agent(trainer.player, trainer.interface, config)
-    found = paired(agent, EPISODES, seed=1)
-    chance = summary(evaluate(agent, EPISODES, seed=1, policy="random"))
+    with swift():
+        trainer = loop.Trainer(config)
+        trainer.run()
+        trainer.close()
+        agent = Agent(trainer.player, trainer.interface, config)
+        found = paired(agent, EPISODES, seed=1)
+        chance = summary(evaluate(agent, EPISODES, seed=1, policy="random"))
     for cache in compiled:
         cache.cache_clear()
     return {

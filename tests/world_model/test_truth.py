@@ -19,7 +19,7 @@ from ambs.streams import at, stream
 from ambs.world_model.loss import Sequence, world_model_loss
 from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.vision import ObservationSpec
-from tests.tiny import filter_one
+from tests.tiny import SWIFT, filter_one, quick_jit
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def trainer(spec: Spec, config: ModelConfig, most: int) -> Any:
 
     The learning rate falls to 0 over `most` updates, so that what is judged has settled.
     """
-    model = WorldModel(spec, config, key=jax.random.key(0))
+    model = quick_jit(lambda key: WorldModel(spec, config, key=key))(jax.random.key(0))
     parameters, static = eqx.partition(model, eqx.is_inexact_array)
     rate = optax.linear_schedule(config.learning_rate, 0.0, most)
     tx = optax.chain(optax.clip_by_global_norm(config.clip), optax.adam(rate, eps=config.adam_eps))
@@ -83,7 +83,7 @@ def trainer(spec: Spec, config: ModelConfig, most: int) -> Any:
         start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (BATCH, *leaf.shape)), model.rssm.initial())
         return world_model_loss(model, batch, start, key)[0].total
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=SWIFT)
     def run(data, updates):
         def update(step, carry):
             parameters, opt = carry
@@ -104,7 +104,7 @@ def trainer(spec: Spec, config: ModelConfig, most: int) -> Any:
 def mean_error(model: WorldModel) -> float:
     """Of the shield's μ̃ under the model, from filtered latents of unseen play, against exact PCTL values."""
     data, cells = play(800, seed=7)
-    observed = filter_one(model, data, stream(2, "filter"))
+    observed = quick_jit(filter_one)(model, data, stream(2, "filter"))
     usable = np.flatnonzero((np.asarray(data.proceed) > 0) & ~GRID.labels[cells, 0])[20:]
     rng = np.random.default_rng(1)
     chosen, actions = rng.choice(usable, STATES, replace=False), rng.integers(0, 5, STATES)
@@ -115,7 +115,7 @@ def mean_error(model: WorldModel) -> float:
     return float(np.abs(np.asarray(estimates(model, states, jax.nn.one_hot(actions, 5))) - truth).mean())
 
 
-@eqx.filter_jit
+@functools.partial(eqx.filter_jit, compiler_options=SWIFT)
 def estimates(model: WorldModel, states: Any, actions: Any) -> Any:
     """The shield's μ̃ in each state, first action given."""
     parts = Parts(

@@ -15,6 +15,7 @@ from ambs.errors import UserError
 from ambs.shield import Parts, ShieldConfig, rollout, shield
 from ambs.spec import parse_property
 from ambs.streams import stream
+from tests.tiny import SWIFT
 
 # Action odds of the policy in the tests: mostly right and down, so that slipping matters.
 ODDS = np.array([0.05, 0.5, 0.35, 0.05, 0.05])
@@ -90,7 +91,9 @@ def test_shield_estimates_the_exact_pctl_value():
         GridEnv().atoms,
         config,
     )
-    decide = jax.jit(lambda key, state, action, labels: shield(key, state, action, parts, labels))
+    decide = jax.jit(
+        lambda key, state, action, labels: shield(key, state, action, parts, labels), compiler_options=SWIFT
+    )
     decision = decide(stream(0, "shield"), jnp.asarray(cells), jnp.asarray(actions), jnp.asarray(grid.labels[cells]))
     truth = exact[cells, actions]
     error = np.abs(np.asarray(decision.p_safe) - truth) / np.sqrt(truth * (1 - truth) / config.traces + 1e-6)

@@ -16,6 +16,7 @@ from ambs.envs.point_world import CROWDED, PointWorld, PointWorldEnv, State, kee
 from ambs.errors import UserError
 from ambs.shield import Parts, ShieldConfig, rollout, shield
 from ambs.streams import at, stream
+from tests.tiny import SWIFT
 
 
 def state_of(robot, hazards, goal=(1.0, 0.0)) -> State:
@@ -144,7 +145,7 @@ def estimate(world: PointWorld, state: State, policy, horizon: int, traces: int)
     states = jax.tree.map(lambda part: jnp.asarray(part)[None], state)
     proposed = policy(stream(4, "policy"), jax.tree.map(jnp.asarray, state))[None]
     labels = jnp.zeros((1, 2), bool)
-    decide = jax.jit(lambda key: shield(key, states, proposed, parts, labels).p_safe[0])
+    decide = jax.jit(lambda key: shield(key, states, proposed, parts, labels).p_safe[0], compiler_options=SWIFT)
     calls = 20
     return float(np.mean([decide(at(stream(4, "shield"), call)) for call in range(calls)])), calls * traces
 

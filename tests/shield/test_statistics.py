@@ -1,5 +1,6 @@
 """The estimator's distribution against the exact binomial, and decisions against exact arithmetic."""
 
+import functools
 from fractions import Fraction
 
 import jax
@@ -14,6 +15,7 @@ from ambs.shield.estimate import NOT_DRAWN, sample, trace_keys
 from ambs.spec.sequential import characteristics
 from ambs.streams import at, stream
 from tests.shield.worlds import coin_parts
+from tests.tiny import SWIFT
 
 RISK, STEPS, TRACES = 0.02, 3, 328
 MU = (1 - RISK) ** STEPS
@@ -25,7 +27,7 @@ def estimates(calls: int, envs: int = 500) -> np.ndarray:
     parts = coin_parts(RISK, config)
     state, proposed = jnp.zeros((envs, 1)), jnp.tile(jnp.array([[RISK, 0.0]]), (envs, 1))
     labels = jnp.zeros((envs, 2), bool)
-    decide = jax.jit(lambda key: shield(key, state, proposed, parts, labels).p_safe)
+    decide = jax.jit(lambda key: shield(key, state, proposed, parts, labels).p_safe, compiler_options=SWIFT)
     keys = stream(0, "shield")
     return np.concatenate([decide(at(keys, step)) for step in range(calls // envs)])
 
@@ -96,14 +98,19 @@ def test_counts_are_judged_as_replayed():
     assert replay(table, spread) == (Reason.NOT_SHOWN_SAFE, 512)
 
 
+@functools.partial(jax.jit, compiler_options=SWIFT, static_argnums=2)
+def decisions(key, risk, envs):
+    """Of the sequential shield, in so many environments of the same risk; compiled once for all risks."""
+    proposed = jnp.tile(jnp.array([[risk, 0.0]]), (envs, 1))
+    labels = jnp.zeros((envs, 2), bool)
+    return shield(key, jnp.zeros((envs, 1)), proposed, coin_parts(risk, ShieldConfig()), labels)
+
+
 @pytest.mark.parametrize("risk", [0.0005, 0.0013, 0.0035])
 def test_sequential_shield_behaves_as_computed(risk):
     """Acceptance and traces used, through the whole shield, against dynamic programming."""
     config, envs = ShieldConfig(), 2000
-    parts = coin_parts(risk, config)
-    proposed = jnp.tile(jnp.array([[risk, 0.0]]), (envs, 1))
-    labels = jnp.zeros((envs, 2), bool)
-    decision = jax.jit(lambda key: shield(key, jnp.zeros((envs, 1)), proposed, parts, labels))(stream(1, "shield"))
+    decision = decisions(stream(1, "shield"), risk, envs)
     test = config.betting_test()
     exact = characteristics(test.looks, test.thresholds(), (1 - risk) ** config.horizon)
     accepted = int((~decision.overridden).sum())

@@ -160,6 +160,9 @@ def test_site_builds_and_loads_nothing_from_elsewhere(site):
         loaded += re.findall(r'<link[^>]*rel="(?:stylesheet|preload|icon|preconnect)"[^>]*href="([^"]+)"', text)
         loaded += re.findall(r'<link[^>]*href="([^"]+)"[^>]*rel="(?:stylesheet|preload|icon|preconnect)"', text)
         assert not [address for address in loaded if re.match(r"(https?:)?//", address)], page.name
+        pictures = [site / address for address in loaded if address.endswith(".png")]
+        assert not [path for path in pictures if not path.resolve().is_relative_to(site) or not path.exists()]
+        assert len(pictures) >= len(re.findall(r"!\[", page.read_text()))
     reference = (site / "api.html").read_text()
     for name in ("parse_formula", "ShieldConfig", "traces_needed", "summarise"):
         assert f".{name}" in reference

@@ -53,10 +53,8 @@ def default() -> Config:
     return Config(
         model=ModelConfig(size="xs", learning_rate=3e-4, label_scale=10.0),
         agent=AgentConfig(learning_rate=1e-4, lag_mu=5e-6, lag_sigma=0.0),
-        shield=ShieldConfig(cost=0.3, hold=8),
-        training=TrainingConfig(
-            envs=16, batch=8, length=64, train_ratio=64.0, calibration_context=32, false_flags=0.05
-        ),
+        shield=ShieldConfig(cost=0.3),
+        training=TrainingConfig(envs=16, batch=8, length=64, train_ratio=64.0, calibration_context=32),
     )
 
 

@@ -25,7 +25,8 @@ class Compare:
     runs: tyro.conf.Positional[list[Path]]
     """Run folders, or folders of them."""
     at: int | None = None
-    """Compare at so many frames, leaving out runs that are shorter; None: at the most that every method has reached."""
+    """Compare at so many frames, leaving out runs that are shorter by over 2 %; None: at the most that half of each method's
+    runs have reached."""
     json: bool = False
     """Print one JSON object instead of tables."""
 

@@ -24,7 +24,8 @@ class Report:
     out: Path | None = None
     """File to write; None: report.<format>."""
     at: int | None = None
-    """Compare at so many frames, leaving out runs that are shorter; None: at the most that every method has reached."""
+    """Compare at so many frames, leaving out runs that are shorter by over 2 %; None: at the most that half of each method's
+    runs have reached."""
     format: Literal["html", "md", "png", "csv", "json"] | None = None
     """html: a page with curves. md: tables. png: a figure for a paper, return left, violations right. csv: all curves.
     json: everything. None: as the file's name ends, else html."""

@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
 
 def summarise(paths: list[Path], curves: bool = True, at: int | None = None) -> dict[str, Any]:
-    """Read the runs at these paths and work out what they show; `at` so many frames, or at the most that most have reached."""
+    """Read the runs at these paths and work out what they show, `at` so many frames, or see `compared_frames`."""
     if at is not None and at < 1:
         raise UserError(f"runs can be compared at 1 frame or more, not at {at}")
     runs, notes = read_runs(paths)

@@ -120,7 +120,7 @@ def test_sequential_shield_behaves_as_computed(risk):
         assert stats.binomtest(stopped, envs, accept + override).pvalue > 1e-5
 
 
-@pytest.mark.parametrize("envs", [1, 16])
+@pytest.mark.parametrize("envs", [1, 3, 16])
 def test_company_changes_no_decision(envs):
     """Chunks are shared among the undecided, several at once; every decision is still that of `replay` on its own traces."""
     config = ShieldConfig(traces=320)

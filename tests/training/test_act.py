@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ambs.agent.update import init
 from ambs.config import Config, ModelConfig
@@ -15,10 +16,11 @@ from tests.tiny import fresh, quick_jit, spec_of, tiny_sizes
 ENVS = 3
 
 
-def test_a_backup_action_is_held_while_the_state_violates():
-    """Unsafe from step 2 to 8: a new action at every third step; safe, unsafe again, or in a new episode: a new one at once."""
+@pytest.mark.parametrize("hold", [1, 3])
+def test_a_backup_action_is_held_while_the_state_violates(hold):
+    """Unsafe from step 2 to 8: a new action at every `hold` steps; safe, unsafe again, or in a new episode: a new one at once."""
     with tiny_sizes():
-        config = Config(ModelConfig(size="xxs"), shield=ShieldConfig(hold=3, horizon=2, traces=64))
+        config = Config(ModelConfig(size="xxs"), shield=ShieldConfig(hold=hold, horizon=2, traces=64))
         learned = init(spec_of(), config, discrete=False, key=fresh())
         player = Player(learned.model, learned.behaviour.actors, learned.behaviour.critics, jnp.full(1, 0.5))
         step = quick_jit(partial(act, config=config, shielded=True))
@@ -34,8 +36,8 @@ def test_a_backup_action_is_held_while_the_state_violates():
             reasons.append(np.asarray(decision.reason))
     same = [np.array_equal(a, b) for a, b in zip(np.array(executed)[:-1, 0], np.array(executed)[1:, 0], strict=True)]
     # Steps 2, 3, 4 | 5, then a new episode: 6, 7, 8; compared are (0, 1), (1, 2), …
-    assert same == [False, False, True, True, False, False, True, True, False]
+    assert same == ([False] * 9 if hold == 1 else [False, False, True, True, False, False, True, True, False])
     assert (np.array(reasons)[2:9, 0] == Reason.ALREADY_UNSAFE).all()
-    left = np.array(executed)[:, 2]
-    assert [np.array_equal(left[t], left[t + 1]) for t in (2, 3, 4, 5, 6)] == [True, False, False, True, True]
+    left, again = np.array(executed)[:, 2], hold == 3
+    assert [np.array_equal(left[t], left[t + 1]) for t in (2, 3, 4, 5, 6)] == [again, False, False, again, again]
     assert not (np.array(reasons)[:, 1] == Reason.ALREADY_UNSAFE).any()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ambs.errors import UserError
-from ambs.replay import Replay, size_of
+from ambs.replay import Replay, Use, size_of
 from ambs.world_model.loss import Sequence
 
 ENVS = 3
@@ -28,6 +28,8 @@ def filled(count: int, capacity: int = ENVS * 10, place: str = "host") -> Replay
     replay = Replay(row(0), capacity, place)
     for t in range(count):
         replay.add(row(t))
+    replay.use[:] = Use.LEARNING  # Held-out rows have a test of their own.
+    replay._count_alike()
     return replay
 
 
@@ -140,3 +142,43 @@ def test_a_ring_that_no_memory_holds_is_refused():
         UserError, match=r"training\.capacity of 9007199254740992 steps takes .* GB, and there are .* GB of host"
     ):
         Replay(row(0), 2**53)
+
+
+@pytest.mark.parametrize("envs", [3, 8])
+def test_held_out_worlds_are_never_learned_from(envs):
+    """Uses are those of whole episodes or whole environments, survive storing, and windows of two uses share no row."""
+
+    def wide(t: int) -> Sequence:
+        first = np.full(envs, t % 5 == 0)
+        labels = np.zeros((envs, 2, 1), bool)
+        blank = np.zeros((envs, 2), np.float32)
+        return Sequence({"vector": blank}, blank, np.zeros(envs, np.float32), labels, np.ones(envs, np.float32), first)
+
+    replay = Replay(wide(0), envs * 150)
+    for t in range(400):
+        replay.add(wide(t))
+    rows = {}
+    for use in Use:
+        first, env = replay.draw(np.random.default_rng(0), (4000,), 4, use=use)
+        latest, _ = replay.draw(np.random.default_rng(0), (400,), 4, latest=60, use=use)
+        assert latest.min() >= 340
+        rows[use] = {(int(a) + k, int(e)) for a, e in zip(first, env, strict=True) for k in range(4)}
+        if envs == 8:
+            wanted = {Use.LEARNING: range(6), Use.JUDGING: [6], Use.THRESHOLDS: [7]}[use]
+            assert set(env.tolist()) == set(wanted)
+        else:
+            episodes = {(row // 5, env) for row, env in rows[use]}
+            assert all(replay.use[(5 * number) % 150, env] == use for number, env in episodes if 5 * number >= 250)
+    assert not rows[Use.LEARNING] & (rows[Use.JUDGING] | rows[Use.THRESHOLDS])
+    assert not rows[Use.JUDGING] & rows[Use.THRESHOLDS]
+    shares = np.bincount(replay.use.ravel(), minlength=3) / replay.use.size
+    assert (shares[1:] > 0.05).all()
+    again = Replay(wide(0), envs * 150)
+    again.load(400, *replay.pieces())
+    np.testing.assert_array_equal(again.use, replay.use)
+    for t in range(400, 420):
+        replay.add(wide(t))
+        again.add(wide(t))
+    np.testing.assert_array_equal(again.use, replay.use)
+    first, env = again.draw(np.random.default_rng(1), (500,), 6)
+    np.testing.assert_array_equal(np.stack([first, env]), replay.draw(np.random.default_rng(1), (500,), 6))

@@ -64,6 +64,13 @@ class ModelConfig:
     """Weight of the vector's reconstruction; at 1, differences far below an entry's own spread are not worth encoding."""
     label_scale: float = 1.0
     """Weight of the labels' (or the cost's) loss; labels are rare, and at 1 the latents hardly encode what they need."""
+    open_loop: int = 0
+    """Steps for which labels are also learned on latents imagined without observations; 0: on filtered ones only."""
+    open_loop_starts: int = 4
+    """Places in every sequence from which that is done."""
+    also_predict: Literal["nothing", "sensors"] = "nothing"
+    """What the decoder must reconstruct beside what the agent sees: `sensors`, where the agent sees pictures only, is the vector
+    that the simulator knows; the agent never sees it and needs it for nothing once it is trained."""
     dyn_scale: float = 0.5
     rep_scale: float = 0.1
     free_nats: float = 1.0
@@ -77,7 +84,17 @@ class ModelConfig:
         _all_finite(self)
         for name in ("positive_weight", "adam_eps", "clip"):
             _above(name, getattr(self, name), 0)
-        for name in ("learning_rate", "grades", "vector_scale", "label_scale", "dyn_scale", "rep_scale", "free_nats"):
+        _at_least("open_loop_starts", self.open_loop_starts, 1)
+        for name in (
+            "learning_rate",
+            "grades",
+            "open_loop",
+            "vector_scale",
+            "label_scale",
+            "dyn_scale",
+            "rep_scale",
+            "free_nats",
+        ):
             _at_least(name, getattr(self, name), 0)
 
     @property
@@ -112,6 +129,12 @@ class AgentConfig:
     ema_regulariser: float = 1.0
     norm_decay: float = 0.99
     norm_limit: float = 1.0
+    """Least range by which the task policy's returns of reward and cost are divided."""
+    backup_norm_limit: float = 0.03
+    """Least range by which the backup policy's returns are divided, in units of C: cost is all it learns from, and divided by
+    more than it ever amounts to it would drown in the entropy bonus."""
+    unsafe_weight: float = 1.0
+    """How much more futures that begin in a violating state count in the backup policy's learning: the way out."""
     learning_rate: float = 3e-5
     adam_eps: float = 1e-5
     clip: float = 100.0
@@ -132,7 +155,7 @@ class AgentConfig:
         for name in ("imagination", "imagine_from"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
-        for name in ("kappa", "adam_eps", "clip", "norm_limit"):
+        for name in ("kappa", "adam_eps", "clip", "norm_limit", "backup_norm_limit", "unsafe_weight"):
             _above(name, getattr(self, name), 0)
         for name in ("learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma"):
             _at_least(name, getattr(self, name), 0)
@@ -168,6 +191,11 @@ class TrainingConfig:
     """Steps per sequence."""
     train_ratio: float = 512.0
     """Replayed steps per agent step; updates per agent step are this over batch × length."""
+    early_ratio: float | None = None
+    """The ratio for the first `early_frames` instead; None: the same throughout."""
+    early_frames: int = 100_000
+    mirror: bool = False
+    """Whether every other replayed sequence is mirrored, left for right, where the environment says how: another true episode."""
     updates_per_call: int = 4
     """Updates that run as one compiled call (with images on a CPU: always 1)."""
     capacity: int = 1_000_000
@@ -185,7 +213,10 @@ class TrainingConfig:
     calibration_context: int = 5
     """Steps of such a window that the model watches before its labels are judged: as many as it takes to see what is around."""
     false_flags: float = 0.0035
-    """Share of safe windows that may be flagged by the calibrated thresholds."""
+    """Labels thresholded (`mode`): share of safe windows that may be flagged by the calibrated thresholds."""
+    false_alarms: float = 0.05
+    """Labels drawn (`sample`): share of safe states whose action may be overridden; where the model is too blurred to keep it at
+    the Δ that is asked for, the shield accepts more, up to the level that does."""
     log_every: int = 2000
     """Frames between two rows of metrics."""
     checkpoint_every: int = 100_000
@@ -222,15 +253,20 @@ class TrainingConfig:
             _above(name, getattr(self, name), 0)
         for name in ("calibration_windows", "calibration_context"):
             _at_least(name, getattr(self, name), 1)
-        if not 0 <= self.false_flags <= 1:
-            raise UserError(f"false_flags must lie in [0, 1], got {self.false_flags}")
+        for name in ("false_flags", "false_alarms"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        if self.early_ratio is not None:
+            _above("early_ratio", self.early_ratio, 0)
+        _at_least("early_frames", self.early_frames, 0)
         if self.capacity < self.envs * self.length:
             raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
 
-    @property
-    def updates_per_step(self) -> float:
-        """Updates per agent step."""
-        return self.train_ratio / (self.batch * self.length)
+    def updates_due(self, steps: int) -> int:
+        """Updates after so many agent steps of play."""
+        early = min(steps, self.early_frames // self.action_repeat) if self.early_ratio is not None else 0
+        replayed = early * (self.early_ratio or 0.0) + (steps - early) * self.train_ratio
+        return math.floor(replayed / (self.batch * self.length))
 
 
 LARGEST = 2**53

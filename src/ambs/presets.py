@@ -100,11 +100,12 @@ def with_paper_semantics(config: Config) -> Config:
     return replace(
         config,
         semantics="paper",
-        model=replace(config.model, cost_head="two_hot", standardise=False),
+        model=replace(config.model, cost_head="two_hot", standardise=False, label_scale=1.0),
         agent=replace(
             config.agent,
             actor_grad="dynamics",
             critic_mean="symlog",
+            backup_norm_limit=0.1,
             plpg_stop_gradient=False,
             lag_rule="max",
             lag_mu=5e-9,

@@ -129,7 +129,9 @@ class Replay:
     def can_draw(self, length: int, use: Use = Use.LEARNING) -> bool:
         """Whether there is any window of this length and use."""
         known = self._seen.get((length, use), -1)
-        if not self.count - self.kept <= known or any(start < known + length and known < stop for start, stop in self.holes):
+        if not self.count - self.kept <= known or any(
+            start < known + length and known < stop for start, stop in self.holes
+        ):
             rows, _ = self._windows(length, use, self.kept)
             known = self._seen[length, use] = int(rows.max(initial=-1))
         return known >= 0

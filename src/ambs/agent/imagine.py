@@ -43,7 +43,8 @@ class Dreams(NamedTuple):
 
 
 def imagine(model: WorldModel, actors: Actors, start: Latent, steps: int, key: Key[Array, ""]) -> Dreams:
-    """Roll both policies from the same starts `[traces]`; gradients pass from the traces to the actions."""
+    """Roll both policies from the same starts `[traces]`; gradients pass from the traces to the actions, and from there to the
+    policies' parameters, but not through what the policies see."""
     count = start.deter.shape[0]
     keys = jax.vmap(lambda step: _keys(jax.random.fold_in(key, step), count))(jnp.arange(steps))
     moves = jax.vmap(jax.vmap(jax.vmap(model.rssm.draw)))(keys[:, 1])
@@ -53,7 +54,7 @@ def imagine(model: WorldModel, actors: Actors, start: Latent, steps: int, key: K
     def advance(both: Latent, item: tuple[list[Array], Array]) -> tuple[Latent, list[tuple[Array, Array]]]:
         chances, moves = item
         features = both.features
-        hidden = jax.vmap(jax.vmap(through, in_axes=(None, 0)))(bodies, features)
+        hidden = jax.vmap(jax.vmap(through, in_axes=(None, 0)))(bodies, jax.lax.stop_gradient(features))
         actions = [
             jax.vmap(lambda inner, drawn, actor=actor: actor.decide(inner).sample(drawn))(inner, drawn)
             for actor, inner, drawn in zip(actors, hidden, chances, strict=True)

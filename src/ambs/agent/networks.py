@@ -53,6 +53,11 @@ class Actor(eqx.Module):
         """A sampled action, as the shield's policies are called."""
         return self(latent.features).sample(self.draw(key))
 
+    def best(self, key: Key[Array, ""], latent: Latent) -> Float[Array, "actions"]:
+        """The likeliest action, as the shield's policies are called."""
+        del key
+        return self(latent.features).mode()
+
 
 class Critics(eqx.Module):
     """All critics at once, stacked on a leading axis in the order of `CRITICS`, so that they run as one."""

@@ -18,6 +18,10 @@ from ambs.errors import UserError
 sg = jax.lax.stop_gradient
 
 
+PRINTED_COST = 10.0
+"""C of the paper."""
+
+
 class Multiplier(NamedTuple):
     """State of the augmented Lagrangian; carried, unused, by the other penalties."""
 
@@ -64,7 +68,7 @@ def penalty(config: AgentConfig, horizon: int, cost: float) -> Penalty:
         case "penl":
             return penl(alpha)
         case "plpg":
-            return plpg(alpha, stop_gradient=config.plpg_stop_gradient)
+            return plpg(alpha, cost, stop_gradient=config.plpg_stop_gradient)
         case "copt":
             return copt(alpha, config.kappa * cost, config.discount, horizon, cost)
         case "lag":
@@ -84,14 +88,15 @@ def penl(alpha: float) -> Penalty:
     return _stateless(lambda seen: (jnp.ones_like(seen.cost_next), jnp.full_like(seen.cost_next, alpha)))
 
 
-def plpg(alpha: float, *, stop_gradient: bool = True) -> Penalty:
+def plpg(alpha: float, cost: float, *, stop_gradient: bool = True) -> Penalty:
     """Probabilistic logic policy gradient (Eq. 9): sg(exp(min(δ_t, 0)))·G_t − α·G^C_t.
 
-    δ_t = −(c_{t+1} + V_safe(s_{t+1}) − V_safe(s_t)) with the backup policy's cost value; weights in [1e-6, 1].
+    δ_t = −(c_{t+1} + V_safe(s_{t+1}) − V_safe(s_t)) with the backup policy's cost value, in units in which C = 10 as printed,
+    whatever C is: an exponent knows no other scale. Weights in [1e-6, 1].
     """
 
     def weights(seen: Imagined) -> tuple[Array, Array]:
-        delta = -(seen.cost_next + seen.safe_value[1:] - seen.safe_value[:-1])
+        delta = -(PRINTED_COST / cost) * (seen.cost_next + seen.safe_value[1:] - seen.safe_value[:-1])
         weight = jnp.clip(jnp.exp(jnp.minimum(delta, 0.0)), 1e-6, 1.0)
         return (sg(weight) if stop_gradient else weight), jnp.full_like(delta, alpha)
 

@@ -20,6 +20,7 @@ from ambs.agent.networks import CRITICS, Actor, Critics, safety_value
 from ambs.agent.penalties import Imagined, Multiplier, Penalty, penalty
 from ambs.agent.returns import Normaliser, lambda_returns
 from ambs.config import Config
+from ambs.envs.labels import violates
 from ambs.nn.precision import at_least_float32, cast
 from ambs.world_model.loss import Sequence, world_model_loss
 from ambs.world_model.model import Spec, WorldModel
@@ -45,6 +46,16 @@ class Normalisers(NamedTuple):
     reward: Normaliser
     cost: Normaliser
     backup: Normaliser
+
+
+class Starts(NamedTuple):
+    """States of a batch from which futures are imagined."""
+
+    latent: Latent
+    goes_on: Float[Array, "*traces"]
+    """Whether the episode goes on after it; a trace from its end teaches nothing."""
+    unsafe: Bool[Array, "*traces"]
+    """Whether it violates Ψ."""
 
 
 class Learned(NamedTuple):
@@ -106,38 +117,36 @@ def update(
     sound = finite(metrics)
     model, model_opt = _if(sound, stepped, (state.model, state.model_opt))
 
-    flat = jax.tree.map(lambda leaf: sg(leaf).reshape(-1, *leaf.shape[2:]), latent)
-    goes_on = at_least_float32(batch.proceed).reshape(-1)
-    if config.agent.imagine_from is not None and config.agent.imagine_from < goes_on.shape[0]:
-        chosen = jax.random.permutation(start_key, goes_on.shape[0])[: config.agent.imagine_from]
-        flat, goes_on = jax.tree.map(lambda leaf: leaf[chosen], (flat, goes_on))
+    unsafe = violates(model.spec.psi, model.spec.atoms, batch.labels[..., -1:, :])
+    starts = Starts(latent, at_least_float32(batch.proceed), unsafe)
+    starts = jax.tree.map(lambda leaf: sg(leaf).reshape(-1, *leaf.shape[2:]), starts)
+    count = starts.goes_on.shape[0]
+    if config.agent.imagine_from is not None and config.agent.imagine_from < count:
+        chosen = jax.random.permutation(start_key, count)[: config.agent.imagine_from]
+        starts = jax.tree.map(lambda leaf: leaf[chosen], starts)
     learned, more = improve(
-        state._replace(model=model, model_opt=model_opt), flat, goes_on, dream_key, sound, config=config, dtype=dtype
+        state._replace(model=model, model_opt=model_opt), starts, dream_key, sound, config=config, dtype=dtype
     )
     return learned, metrics | more
 
 
 def improve(
     state: Learned,
-    start: Latent,
-    goes_on: Float[Array, "traces"],
+    starts: Starts,
     key: Key[Array, ""],
     sound: Bool[Array, ""],
     *,
     config: Config,
     dtype: Any = jnp.float32,
 ) -> tuple[Learned, Metrics]:
-    """One step of policies and critics on traces imagined from these latents `[traces]`; the model stays as it is.
+    """One step of policies and critics on traces imagined from these states; the model stays as it is.
 
-    `goes_on`: whether the episode goes on after a start (a trace from its end teaches nothing). `sound`: whether what led
-    here was finite; if not, nothing is learned here either.
+    `sound`: whether what led here was finite; if not, nothing is learned here either.
     """
     world = cast(state.model, dtype)
 
     def behaviour_loss(behaviour: Behaviour) -> tuple[Array, Any]:
-        return _behaviour_loss(
-            cast(behaviour, dtype), cast(state.slow, dtype), world, start, goes_on, state, config, key
-        )
+        return _behaviour_loss(cast(behaviour, dtype), cast(state.slow, dtype), world, starts, state, config, key)
 
     (_, (normalisers, multiplier, metrics)), grads = eqx.filter_value_and_grad(behaviour_loss, has_aux=True)(
         state.behaviour
@@ -162,8 +171,7 @@ def _behaviour_loss(
     behaviour: Behaviour,
     slow: Critics,
     model: WorldModel,
-    start: Latent,
-    goes_on: Float[Array, "traces"],
+    starts: Starts,
     state: Learned,
     config: Config,
     key: Key[Array, ""],
@@ -171,7 +179,7 @@ def _behaviour_loss(
     agent = config.agent
     players = jax.tree.map(sg, behaviour.actors) if agent.actor_grad == "reinforce" else behaviour.actors
     with jax.named_scope("imagine"):
-        task, backup = imagine(model, players, start, agent.imagination, key)
+        task, backup = imagine(model, players, starts.latent, agent.imagination, key)
     frozen = jax.tree.map(sg, behaviour.critics)
 
     def values(critics: Critics, part: Dream) -> Float[Array, "time_and_one traces critics"]:
@@ -190,7 +198,8 @@ def _behaviour_loss(
     safety_returns = _safety_returns(task, slow_task[..., SAFETY], config, model.spec.cost)
 
     normalisers = _normalise(state.normalisers, (returns, cost_returns, backup_returns), agent.norm_decay)
-    scale = [norm.scale(agent.norm_limit) for norm in normalisers]
+    limits = (agent.norm_limit, agent.norm_limit, agent.backup_norm_limit * model.spec.cost)
+    scale = [norm.scale(limit) for norm, limit in zip(normalisers, limits, strict=True)]
     rule = _penalty(model.spec, config)
     joint = safety_value(task_values[-1, :, SAFETY], config.shield.critics or "max", model.spec.cost)
     weights = rule.apply(Imagined(task.cost[1:], cost_returns, safe_values, joint), state.multiplier)
@@ -199,10 +208,13 @@ def _behaviour_loss(
     task_gain = weights.reward * reward_advantage - weights.cost * cost_advantage
     backup_gain = _backup_gain(backup_returns, sg(backup_values[:-1]), scale[2])
 
-    task_weight = _reach(task.proceed, goes_on, agent.discount)
-    backup_weight = _reach(backup.proceed, goes_on, agent.discount)
+    task_weight = _reach(task.proceed, starts.goes_on, agent.discount)
+    backup_weight = _reach(backup.proceed, starts.goes_on, agent.discount)
+    leaving = 1 + (agent.unsafe_weight - 1) * at_least_float32(starts.unsafe)[None]
     task_loss, task_entropy = _actor_loss(behaviour.actors.task, task, task_gain, task_weight, config)
-    backup_loss, backup_entropy = _actor_loss(behaviour.actors.backup, backup, backup_gain, backup_weight, config)
+    backup_loss, backup_entropy = _actor_loss(
+        behaviour.actors.backup, backup, backup_gain, backup_weight * leaving, config
+    )
 
     alive = jnp.cumprod(1 - sg(task.violated[:-1]), axis=0)
     targets = jnp.stack([returns, cost_returns], axis=-1)
@@ -227,6 +239,7 @@ def _behaviour_loss(
         "actor/backup_cost_return": backup_returns.mean(),
         "actor/return_scale": scale[0],
         "actor/cost_scale": scale[1],
+        "actor/backup_scale": scale[2],
         "actor/reward_weight": weights.reward.mean(),
         "actor/cost_weight": weights.cost.mean(),
         "penalty/lambda": state.multiplier.lam,

@@ -20,6 +20,20 @@ def violates(psi: Formula, atoms: Atoms, labels: Any) -> Any:
     return (~psi.holds(labels, atoms)).any(axis=-1)
 
 
+def frame_risk(psi: Formula, atoms: Atoms, probs: Any) -> Any:
+    """P(¬Ψ) in every frame: label probabilities `[..., frames, atoms]` -> `[..., frames]`, atoms independent."""
+    return 1 - psi.probability(probs, atoms)
+
+
+def step_risk(psi: Formula, atoms: Atoms, probs: Any) -> Any:
+    """P(a step violates Ψ): label probabilities `[..., frames, atoms]` -> `[...]`, that of its most dangerous frame.
+
+    The frames of a step are a few centimetres apart and say nearly the same: if one violates, so does the next in nine cases of
+    ten. As if they were independent, 1 − ∏(1 − P), a doubt of .05 in each of two would count twice.
+    """
+    return frame_risk(psi, atoms, probs).max(axis=-1)
+
+
 def choose_spec(spec: str | Formula | None, default: Formula, atoms: Atoms) -> Formula:
     """Ψ as given, or else the default; it may speak of these atoms only."""
     formula = parse_formula(spec) if isinstance(spec, str) else spec or default

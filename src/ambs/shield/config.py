@@ -1,7 +1,7 @@
 """Settings of the shield. `ShieldConfig()` is the `corrected` semantics, `paper_semantics()` what the paper's code did."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ambs.errors import UserError
@@ -17,6 +17,8 @@ class ShieldConfig:
     """What these settings follow: the paper with its slips repaired, or what its code did. A name only; the fields decide."""
     safety_level: float = 0.1
     """Δ: an accepted action keeps Ψ for the whole horizon with probability at least 1 − Δ."""
+    asked: float | None = None
+    """The Δ that was asked for, where a blurred model made calibration put another one in force; None: Δ itself."""
     approximation_error: float = 0.09
     """ε: the margin on top; an action is accepted on evidence for 1 − Δ + ε."""
     failure_probability: float = 0.01
@@ -50,6 +52,8 @@ class ShieldConfig:
     hold: int = 1
     """Agent steps for which the backup policy's action is held while the state violates Ψ already: a policy that does not know
     where it is changes its mind at every step, and stays."""
+    leave: Literal["sample", "mode"] = "mode"
+    """What of the backup policy acts while the state violates Ψ already: its best action, or a drawn one."""
     resample_first: bool = False
     """Whether each trace draws its own first action; then the executed action itself is never checked."""
     frame_costs: Literal["any", "sum"] = "any"
@@ -86,6 +90,26 @@ class ShieldConfig:
         if self.rule == "sequential":
             self.betting_test()
 
+    def at_level(self, level: float) -> "ShieldConfig":
+        """These settings with another Δ in force, ε in proportion."""
+        if level == self.safety_level:
+            return self
+        share = level / self.safety_level
+        return replace(
+            self,
+            safety_level=level,
+            approximation_error=round(self.approximation_error * share, 12),
+            model_error=round(self.model_error * share, 12),
+            asked=self.safety_level if self.asked is None else self.asked,
+        )
+
+    def levels(self) -> tuple[float, ...]:
+        """Δ and the levels above it that calibration may put in force, evenly spaced in log-odds."""
+        lowest = math.log(self.safety_level / (1 - self.safety_level))
+        highest = max(lowest, math.log(HIGHEST_LEVEL / (1 - HIGHEST_LEVEL)))
+        odds = (lowest + (highest - lowest) * index / (LEVELS - 1) for index in range(1, LEVELS))
+        return (self.safety_level, *(round(1 / (1 + math.exp(-one)), 6) for one in odds))
+
     @property
     def steps(self) -> int:
         """Steps that a rollout must have."""
@@ -104,6 +128,9 @@ class ShieldConfig:
     @property
     def caveat(self) -> str:
         """What the theorems do not cover at these settings; empty if they speak of exactly this shield."""
+        if self.asked is not None:
+            asked, level = self.asked, self.safety_level
+            return f"the model is too blurred for the Δ = {asked:g} that was asked for: Δ = {level:.3g} is in force"
         if self.critics is not None:
             return "critics judge the steps beyond the imagined ones: the estimate is biased and no theorem applies"
         if self.labels == "mean":
@@ -124,12 +151,14 @@ class ShieldConfig:
         )
 
 
+LEVELS, HIGHEST_LEVEL = 24, 0.98
 _CHOICES = {
     "semantics": ("corrected", "paper"),
     "rule": ("sequential", "fixed"),
     "labels": ("mode", "sample", "mean"),
     "critics": (None, "max", "min"),
     "frame_costs": ("any", "sum"),
+    "leave": ("sample", "mode"),
 }
 
 
@@ -143,6 +172,7 @@ def paper_semantics() -> ShieldConfig:
         critics="min",
         threshold_exponent=0.0,
         check_initial=False,
+        leave="sample",
         resample_first=True,
         frame_costs="sum",
     )

@@ -17,6 +17,7 @@ from ambs.shield.config import ShieldConfig
 from ambs.shield.estimate import CRITIC, NO_ATOM
 from ambs.spec.bounds import accept_count, clopper_pearson
 from ambs.spec.formula import Atoms
+from ambs.spec.sequential import characteristics
 
 
 class Reason(enum.IntEnum):
@@ -58,7 +59,47 @@ class Rule:
         return self.looks[-1]
 
 
+class Counts(NamedTuple):
+    """The counts of a rule alone, which may change from call to call."""
+
+    accept: Int[Array, "looks"]
+    override: Int[Array, "looks"]
+
+
 @functools.lru_cache(maxsize=32)
+def ladder(config: ShieldConfig) -> tuple[Rule, ...]:
+    """The rules of all levels that calibration may put in force (`ShieldConfig.levels`); they look at the same numbers."""
+    return tuple(rule(config.at_level(level)) for level in config.levels())
+
+
+@functools.lru_cache(maxsize=32)
+def accepted_risks(config: ShieldConfig) -> tuple[float, ...]:
+    """For every level the chance of a violating trace at which its rule accepts in one case of two."""
+    return tuple(_even_chance(one) for one in ladder(config))
+
+
+def _even_chance(rule: Rule) -> float:
+    low, high = 0.0, 1.0
+    thresholds = tuple(zip(rule.accept, rule.override, strict=True))
+    for _ in range(20):
+        middle = (low + high) / 2
+        if characteristics(rule.looks, thresholds, 1 - middle).accept >= 0.5:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def counts_at(config: ShieldConfig, level: Int[Array, ""] | None) -> Counts:
+    """The counts of the level with this number, or those of the settings themselves."""
+    if level is None:
+        own = rule(config)
+        return Counts(jnp.asarray(own.accept), jnp.asarray(own.override))
+    rules = ladder(config)
+    return Counts(*(jnp.asarray([getattr(one, name) for one in rules])[level] for name in Counts._fields))
+
+
+@functools.lru_cache(maxsize=64)
 def rule(config: ShieldConfig) -> Rule:
     """The decision rule of these settings."""
     if config.rule == "fixed":
@@ -77,11 +118,11 @@ def _with_intervals(looks: tuple[int, ...], thresholds: tuple[tuple[int, int], .
     return Rule(looks, accept, override, low, high)
 
 
-def judge_counts(rule: Rule, look: Any, violating: Any) -> Int[Array, "*counts"]:
+def judge_counts(rule: Rule | Counts, look: Any, violating: Any) -> Int[Array, "*counts"]:
     """The reason with which the rule stops at its look number `look`, or UNDECIDED; an integer comparison."""
     accepted = violating <= jnp.asarray(rule.accept)[look]
     rejected = violating >= jnp.asarray(rule.override)[look]
-    otherwise = jnp.where(look == len(rule.looks) - 1, int(Reason.NOT_SHOWN_SAFE), int(Reason.UNDECIDED))
+    otherwise = jnp.where(look == len(rule.accept) - 1, int(Reason.NOT_SHOWN_SAFE), int(Reason.UNDECIDED))
     return jnp.where(accepted, int(Reason.ACCEPTED), jnp.where(rejected, int(Reason.TOO_RISKY), otherwise))
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from ambs.envs.labels import violates
+from ambs.envs.labels import frame_risk, violates
 from ambs.envs.model import Dynamics, Moves
 from ambs.errors import UserError
 from ambs.nn.recurrent import unrolled
@@ -147,7 +147,7 @@ def judge(
         raise UserError(f"the rollout has {steps} steps, the shield is set to {config.steps}")
     if (critics is None) != (config.critics is None):
         raise UserError("critics must be given exactly when the shield's setting `critics` is max or min")
-    hard = _hard_labels(key, trace.labels, config, thresholds)
+    hard = _hard_labels(key, trace.labels, psi, atoms, config, thresholds)
     broken = violates(psi, atoms, hard)
     goes_on = (trace.continues.astype(jnp.float32) >= 0.5).astype(jnp.float32)
     # alive[t] = ∏_{j<t} mode(continue_j): the episode has not ended before s_t; one entry more than steps.
@@ -189,13 +189,18 @@ def _probabilities(tree: PyTree) -> Bool[Array, ""]:
 def _hard_labels(
     key: Key[Array, ""],
     labels: Shaped[Array, "time frames atoms"],
+    psi: Formula,
+    atoms: Atoms,
     config: ShieldConfig,
     thresholds: Float[Array, "atoms"] | None,
 ) -> Any:
     if not jnp.issubdtype(labels.dtype, jnp.inexact):
         return labels != 0
     if config.labels == "sample":
-        return jax.random.bernoulli(key, labels)
+        # One draw per step, in its most dangerous frame, so that it violates with the probability `step_risk`.
+        worst = jnp.argmax(frame_risk(psi, atoms, labels.astype(jnp.float32)), axis=-1)
+        probs = jnp.take_along_axis(labels, worst[:, None, None], axis=1)
+        return jnp.broadcast_to(jax.random.bernoulli(key, probs), labels.shape)
     threshold = jnp.asarray(config.label_threshold, jnp.float32) if thresholds is None else thresholds
     if threshold.ndim and threshold.shape != labels.shape[-1:]:
         raise UserError(f"label_threshold has {threshold.shape[0]} entries for {labels.shape[-1]} atoms")
@@ -213,8 +218,8 @@ def _running_cost(
 ) -> tuple[Float[Array, "time_and_one"], Float[Array, ""]]:
     """Σ_{t≤k} γ^{t−1}·alive_t·c_t for k = 1 … H, then with the critics' γ^H·alive·clip(V, 0, C); and the raw V."""
     if config.labels == "mean":
-        fails = 1 - psi.probability(trace.labels.astype(jnp.float32), atoms)
-        step_fails = 1 - (1 - fails).prod(axis=-1) if config.frame_costs == "any" else fails.sum(axis=-1).clip(max=1)
+        fails = frame_risk(psi, atoms, trace.labels.astype(jnp.float32))
+        step_fails = fails.max(axis=-1) if config.frame_costs == "any" else fails.sum(axis=-1).clip(max=1)
         costs = config.cost * step_fails
     else:
         costs = config.cost * broken.astype(jnp.float32)

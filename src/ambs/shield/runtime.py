@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from ambs.errors import UserError
 from ambs.shield.config import ShieldConfig
-from ambs.shield.decide import Decision, Reason, Rule, judge_counts, rule
+from ambs.shield.decide import Decision, Reason, Rule, counts_at, judge_counts, rule
 from ambs.shield.estimate import NOT_DRAWN, Critics, Evidence, Policy, RolloutFn, all_finite, sample, trace_keys
 from ambs.spec.formula import Atoms, Formula
 from ambs.streams import stream
@@ -44,6 +44,10 @@ class Parts:
     """Action of last resort; None: zeros."""
     thresholds: Float[Array, "atoms"] | None = None
     """Calibrated label thresholds, in place of the settings' `label_threshold`; they may change from call to call."""
+    level: Int[Array, ""] | None = None
+    """Number of the level in force (`ShieldConfig.levels`), in place of the settings' Δ; it may change from call to call."""
+    leave: Policy | None = None
+    """What acts where the state violates Ψ already, in place of the backup policy."""
 
     def __post_init__(self) -> None:
         known = [leaf for leaf in jax.tree.leaves(self.fallback) if not isinstance(leaf, jax.core.Tracer)]
@@ -177,7 +181,7 @@ def _look(
     drawn = (evidence.first_violation != NOT_DRAWN).all(axis=2)
     violating = (evidence.first_violation > 0).sum(axis=2).cumsum(axis=1)
     sound = evidence.finite.all(axis=2).cumprod(axis=1).astype(bool)
-    reasons = judge_counts(table, jnp.arange(total)[None], violating)
+    reasons = judge_counts(counts_at(parts.config, parts.level), jnp.arange(total)[None], violating)
     reasons = jnp.where(sound, reasons, int(Reason.NON_FINITE))
     stops = drawn & (reasons != Reason.UNDECIDED)
     last = jnp.where(stops.any(axis=1), jnp.argmax(stops, axis=1), drawn.sum(axis=1) - 1)
@@ -199,6 +203,9 @@ def _finish(
     overridden = progress.reason != Reason.ACCEPTED
     backup_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(key, "backup"), jnp.arange(envs))
     backup = jax.vmap(parts.backup)(backup_keys, state)
+    if parts.leave is not None:
+        leaving = jax.vmap(parts.leave)(backup_keys, state)
+        backup = select(progress.reason == Reason.ALREADY_UNSAFE, leaving, backup)
     trusted = jax.vmap(all_finite)(backup)
     last_resort = jax.tree.map(jnp.zeros_like, backup)
     if parts.fallback is not None:

@@ -29,6 +29,8 @@ class Player(NamedTuple):
     critics: Critics
     thresholds: Float[Array, "atoms"]
     """Probability from which the shield takes an atom for true."""
+    level: Int[Array, ""] | None = None
+    """Number of the level in force (`ShieldConfig.levels`), while calibration may change it; None: the settings' Δ."""
 
 
 class Carry(NamedTuple):
@@ -168,6 +170,8 @@ def shield_parts(player: Player, config: Config) -> Parts:
         critics=critics if config.shield.critics is not None else None,
         fallback=None if player.model.spec.fallback is None else jnp.array(player.model.spec.fallback),
         thresholds=player.thresholds,
+        level=player.level,
+        leave=player.actors.backup.best if config.shield.leave == "mode" else None,
     )
 
 

@@ -1,5 +1,6 @@
 """A trained agent, ready to act: `ambs.load(run)`, `agent.start(...)`, `agent.act(observation)`."""
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ class Agent:
 
     def behind(self, **shield: Any) -> "Agent":
         """The same agent behind another shield: fields of `ShieldConfig` by name."""
+        if "safety_level" in shield:  # What is asked for now is in force.
+            shield = {"asked": None, **shield}
         config = changed(self.config, {"shield": shield})
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.
@@ -122,7 +125,7 @@ class Agent:
 
     def _checked(self, observation: Any) -> tuple[dict[str, np.ndarray], str]:
         """The observation as the model takes it and nothing; or zeros and what is wrong with it."""
-        spec = self.interface.spec.observation
+        spec = self.interface.spec.observation.seen
         shapes = {"image": (spec.image, spec.image, 3), "vector": (spec.vector,)}
         wanted = {name: shape for name, shape in shapes.items() if shape[0]}
         try:
@@ -133,6 +136,8 @@ class Agent:
 
     def _typed(self, observation: Any, wanted: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         raw = observation if isinstance(observation, dict) else {"only": observation}
+        if self.interface.spec.observation.unseen:
+            raw = {name: part for name, part in raw.items() if np.ndim(part) > 2}
         if len(raw) != len(wanted):
             raise UserError(f"an observation of this agent has {' and '.join(wanted)}, got {len(raw)} parts")
         sizes = {len(shape): (name, shape) for name, shape in wanted.items()}
@@ -158,6 +163,17 @@ class Agent:
         return found
 
 
+def _in_force(config: Config, level: np.ndarray | None) -> Config:
+    """The settings with the level that the last calibration put in force."""
+    if level is None:
+        return config
+    levels = config.shield.levels()
+    number = int(level)
+    if not 0 <= number < len(levels):
+        raise UserError(f"its level in force is number {number} of {len(levels)}")
+    return dataclasses.replace(config, shield=config.shield.at_level(levels[number]))
+
+
 def load(run: Path | str, frames: int | None = None) -> Agent:
     """The agent of a run folder: its newest intact checkpoint, or the one at `frames`; all but what only learning needs."""
     folder = RunFolder.open(Path(run))
@@ -173,5 +189,6 @@ def load(run: Path | str, frames: int | None = None) -> Agent:
         parts = restore(wanted, arrays)
         memory = {"thresholds": jnp.zeros(len(parts["model"].trace_formula()[1]))}
         thresholds = restore(memory, {"thresholds": found.groups["memory"]["thresholds"]})["thresholds"]
+        config = _in_force(config, found.groups["memory"].get("level"))
     behaviour: Behaviour = parts["behaviour"]
     return Agent(Player(parts["model"], behaviour.actors, behaviour.critics, thresholds), interface, config)

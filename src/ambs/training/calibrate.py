@@ -1,7 +1,12 @@
-"""When the shield takes a label for true: thresholds set on recent play, and how good the labels are.
+"""From when on the shield believes its model: thresholds set on worlds that are held out, and how good labels and foresight are.
 
 A label that is flagged falsely once in a safe window of T steps costs an override, so thresholds are set from windows: as
 low as can be while at most a given share of safe windows is flagged, by what the model filters and by what it imagines.
+
+Where labels are drawn, nothing is thresholded on the way, and the decision itself is calibrated: the level from which on a state
+counts as risky is the lowest, but not below the Δ that is asked for, at which at most a given share of safe windows is flagged.
+A blurred model intervenes rarely, a sharp one early. Windows are judged by the actions that were really taken, so that it does
+not matter who took them.
 """
 
 from typing import NamedTuple
@@ -10,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from ambs.envs.labels import violates
+from ambs.envs.labels import step_risk, violates
 from ambs.streams import stream
 from ambs.world_model.loss import Sequence
 from ambs.world_model.model import WorldModel
@@ -25,12 +30,20 @@ ENOUGH = 200
 """Safe windows below which thresholds stay at .5."""
 
 
+IMAGINED = 4
+"""Futures imagined per window."""
+
+
 class LabelProbs(NamedTuple):
     """Probabilities `[windows, T, frames, atoms]` of the T steps after the context, filtered and imagined, and the truth."""
 
     filtered: Float[Array, "windows time frames atoms"]
     imagined: Float[Array, "windows time frames atoms"]
     truth: Bool[Array, "windows time frames atoms"]
+    risk: Float[Array, "windows"]
+    """P(Ψ fails within T steps), mean over some imagined futures: 1 − p̃."""
+    holds_now: Bool[Array, "windows"]
+    """Whether Ψ holds where the context ends."""
 
 
 def predict(model: WorldModel, windows: Sequence, context: int, key: Key[Array, ""]) -> LabelProbs:
@@ -45,20 +58,25 @@ def predict(model: WorldModel, windows: Sequence, context: int, key: Key[Array, 
     streams = jax.vmap(lambda key: stream(key, "filter"))(keys)
     seen = model.rssm.filter(initial, windows.action, embeddings, windows.is_first, streams).latent
 
-    def imagine(start: Latent, actions: Float[Array, "time actions"], key: Key[Array, ""]) -> Latent:
-        def advance(latent: Latent, item: tuple[Array, Int[Array, ""]]) -> tuple[Latent, Latent]:
-            action, step = item
-            drawn = model.rssm.draw(jax.random.fold_in(stream(key, "imagine"), step))
-            after = model.rssm.imagine(latent, action, drawn)
-            return after, after
+    psi, atoms = model.trace_formula()
 
-        return jax.lax.scan(advance, start, (actions, jnp.arange(actions.shape[0])))[1]
+    def imagine(start: Latent, actions: Float[Array, "time actions"], key: Key[Array, ""]) -> Float[Array, "..."]:
+        later = model.rssm.imagine_along(start, actions, key)
+        return jax.vmap(model.trace_labels)(later.features)
 
     start = jax.tree.map(lambda leaf: leaf[:, context - 1], seen)
-    later = jax.vmap(imagine)(start, windows.action[:, context:], keys)
+    dreams = jax.vmap(lambda key: jax.random.split(stream(key, "imagine"), IMAGINED))(keys)
+    several = jax.vmap(jax.vmap(imagine, in_axes=(None, None, 0)))(start, windows.action[:, context:], dreams)
     rest = jax.tree.map(lambda leaf: leaf[:, context:], seen)
-    filtered, imagined = (jax.vmap(jax.vmap(model.trace_labels))(latent.features) for latent in (rest, later))
-    return LabelProbs(filtered, imagined, model.true_trace_labels(windows.labels[:, context:]))
+    safe = (1 - step_risk(psi, atoms, several)).prod(axis=-1).mean(axis=-1)
+    truth = model.true_trace_labels(windows.labels)
+    return LabelProbs(
+        filtered=jax.vmap(jax.vmap(model.trace_labels))(rest.features),
+        imagined=several[:, 0],
+        truth=truth[:, context:],
+        risk=1 - safe,
+        holds_now=psi.holds(truth[:, context - 1, -1], atoms),
+    )
 
 
 def _embed(model: WorldModel, windows: Sequence) -> Float[Array, "windows time embedding"]:
@@ -88,13 +106,36 @@ def calibrate(
     return jax.vmap(one, in_axes=(1, 1, 0))(peak, safe, default)
 
 
+def calibrate_level(
+    model: WorldModel,
+    probs: LabelProbs,
+    whole: Bool[Array, "windows"],
+    share: float,
+    accepted: tuple[float, ...],
+    level: Int[Array, ""],
+) -> Int[Array, ""]:
+    """The number of the lowest level that flags at most `share` of the `whole` windows in which Ψ holds throughout.
+
+    `accepted`: the risk up to which each level accepts, ascending. `level`: the one so far, kept if there are too few windows.
+    """
+    psi, atoms = model.trace_formula()
+    safe = whole & probs.holds_now & ~violates(psi, atoms, probs.truth).any(axis=1)
+    order = jnp.sort(jnp.where(safe, probs.risk, -1.0))[::-1]
+    limit = order[jnp.floor(share * safe.sum()).astype(int)]
+    found = jnp.searchsorted(jnp.array(accepted), limit)
+    return jnp.where(safe.sum() >= ENOUGH, jnp.minimum(found, len(accepted) - 1), level).astype(level.dtype)
+
+
 def quality(
     model: WorldModel, probs: LabelProbs, whole: Bool[Array, "windows"], thresholds: Float[Array, "atoms"]
 ) -> dict[str, Float[Array, ""]]:
-    """How labels do at these thresholds, on windows that lie within one episode.
+    """How labels do at these thresholds, on windows that lie within one episode, and how well the imagination foresees.
 
     precision, recall: of violating steps, filtered. false_flags, imagined_false_flags: share of safe windows in which any
-    step is flagged. missed_onsets: share of the windows that become unsafe in which the imagination flags nothing.
+    step is flagged. missed_onsets: share of the windows that become unsafe in which the imagination flags nothing. loss,
+    imagined_loss: of the labels, nats per step. auroc: of the imagined risk for "Ψ fails within T steps", where it holds now;
+    detected: share of those that fail which are flagged where 5 % of the others are. optimism: imagined number of violating
+    steps over the real one.
     """
     psi, atoms = model.trace_formula()
     cut = thresholds[None, None, None]
@@ -115,6 +156,46 @@ def quality(
         "labels/imagined_false_flags": share(dreamt.any(axis=1), safe),
         "labels/missed_onsets": share(~dreamt.any(axis=1), begins_safe),
         "labels/unsafe_windows": unsafe.sum() / jnp.maximum(whole.sum(), 1),
+        "labels/loss": _log_loss(probs.filtered, probs.truth, whole),
+        "labels/imagined_loss": _log_loss(probs.imagined, probs.truth, whole),
+        "labels/auroc": _auroc(probs.risk, unsafe & probs.holds_now, safe & probs.holds_now),
+        "labels/detected": _detected(probs.risk, unsafe & probs.holds_now, safe & probs.holds_now),
+        "labels/optimism": _expected(step_risk(psi, atoms, probs.imagined), truth, whole),
+    }
+
+
+def _log_loss(probs: Float[Array, "windows time frames atoms"], truth: Array, whole: Array) -> Float[Array, ""]:
+    likely = jnp.clip(jnp.where(truth, probs, 1 - probs), 1e-6, 1)
+    each = -jnp.log(likely).sum(axis=(2, 3)).mean(axis=1)
+    return jnp.where(whole, each, 0.0).sum() / jnp.maximum(whole.sum(), 1)
+
+
+def _auroc(score: Float[Array, "windows"], bad: Array, good: Array) -> Float[Array, ""]:
+    """P(a bad one has the higher score than a good one), ties half (Mann–Whitney)."""
+    order = jnp.sort(jnp.where(good, score, jnp.inf))
+    below = jnp.searchsorted(order, score, side="left") + jnp.searchsorted(order, score, side="right")
+    pairs = good.sum() * bad.sum()
+    return jnp.where(pairs > 0, jnp.where(bad, below, 0).sum() / 2 / jnp.maximum(pairs, 1), jnp.nan)
+
+
+def _detected(score: Float[Array, "windows"], bad: Array, good: Array, false_alarms: float = 0.05) -> Float[Array, ""]:
+    order = jnp.sort(jnp.where(good, score, -jnp.inf))[::-1]
+    limit = order[jnp.floor(false_alarms * good.sum()).astype(int)]
+    return jnp.where(bad.sum() > 0, ((score > limit) & bad).sum() / jnp.maximum(bad.sum(), 1), jnp.nan)
+
+
+def _expected(risk: Float[Array, "windows time"], truth: Array, whole: Array) -> Float[Array, ""]:
+    real = truth.sum()
+    return jnp.where(real > 0, jnp.where(whole[:, None], risk, 0.0).sum() / jnp.maximum(real, 1), jnp.nan)
+
+
+def memorised(held_out: dict[str, float], trained: dict[str, float]) -> dict[str, float]:
+    """The figures of trained rows beside those of worlds that are held out, and what of them is memory."""
+    beside = {name.replace("labels/", "trained/"): value for name, value in trained.items()}
+    gaps = {"loss": 1, "imagined_loss": 1, "recall": -1, "auroc": -1}
+    return beside | {
+        f"memorised/{name}": sign * (held_out[f"labels/{name}"] - trained[f"labels/{name}"])
+        for name, sign in gaps.items()
     }
 
 

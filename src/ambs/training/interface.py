@@ -128,6 +128,12 @@ class Interface:
 def interface(envs: LabelledVectorEnv, config: Config) -> Interface:
     """Read the spaces of an environment."""
     observation = _observation(envs.single_observation_space)
+    if config.model.also_predict == "sensors":
+        if config.obs != "vision" or not (observation.image and observation.vector):
+            raise UserError(
+                "also_predict=sensors is for agents that see pictures (obs vision) of a world that has a vector of sensors too"
+            )
+        observation = observation._replace(unseen=True)
     space = envs.single_action_space
     if isinstance(space, spaces.Discrete):
         actions, low, high = int(space.n), np.zeros(1), np.ones(1)
@@ -177,7 +183,9 @@ def _floats(values: np.ndarray) -> tuple[float, ...]:
 
 
 def _observation_spec(data: dict[str, Any]) -> ObservationSpec:
-    return ObservationSpec(data["image"], data["vector"], tuple(data["mean"]), tuple(data["deviation"]))
+    return ObservationSpec(
+        data["image"], data["vector"], tuple(data["mean"]), tuple(data["deviation"]), data.get("unseen", False)
+    )
 
 
 def _fallback(action: Any, discrete: bool, actions: int, low: np.ndarray, high: np.ndarray) -> tuple[float, ...] | None:

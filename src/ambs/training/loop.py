@@ -6,7 +6,6 @@ always one step, and a run is deterministic. Only this module touches clocks, en
 """
 
 import functools
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,12 +21,19 @@ from ambs.envs.registration import make_vector
 from ambs.envs.vector import LabelledVectorEnv
 from ambs.errors import RunError, UserError
 from ambs.nn.precision import compute_dtype
-from ambs.replay import Replay, choose_place
-from ambs.shield.decide import Decision
+from ambs.replay import Replay, Use, choose_place
+from ambs.shield.decide import Decision, accepted_risks
 from ambs.streams import stream
 from ambs.training.accounting import Accounts
 from ambs.training.act import Carry, Player, act, initial_carry
-from ambs.training.calibrate import calibrate, predict, quality, within_one_episode
+from ambs.training.calibrate import (
+    calibrate,
+    calibrate_level,
+    memorised,
+    predict,
+    quality,
+    within_one_episode,
+)
 from ambs.training.interface import Interface, interface, survey
 from ambs.training.learn import SKIPPED, learn, updates_per_call
 from ambs.world_model.loss import Sequence
@@ -59,7 +65,7 @@ class Trainer:
     """What an earlier start of this run found out about its environment; None: find out."""
 
     def __post_init__(self) -> None:
-        self.envs = make_envs(self.config)
+        self.envs = make_envs(self.config, learning=True)
         try:
             self._begin()
         except BaseException:
@@ -80,6 +86,7 @@ class Trainer:
         # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
         self.learned: Learned = jax.jit(lambda key: fresh(key=key))(stream(self.root, "init"))
         self.thresholds = default_thresholds(config, len(self.learned.model.trace_formula()[1]))
+        self.level = first_level(config)
         self.carry: Carry = initial_carry(self.player, config.training.envs)
         self.accounts = Accounts(config.training.envs)
         self.turns = 0
@@ -108,14 +115,14 @@ class Trainer:
         self._act = compiled_act(config, config.shielded)
         self._learn = compiled_learn(config)
         self.per_call = updates_per_call(config, images=self.interface.spec.observation.image > 0)
-        self._labels = compiled_calibration(config)
+        self._calibrate, self._judge = compiled_calibration(config)
         self._clock = (time.monotonic(), 0, 0)
 
     @property
     def player(self) -> Player:
         """What acting needs of what was learned."""
         behaviour = self.learned.behaviour
-        return Player(self.learned.model, behaviour.actors, behaviour.critics, self.thresholds)
+        return Player(self.learned.model, behaviour.actors, behaviour.critics, self.thresholds, self.level)
 
     @property
     def finished(self) -> bool:
@@ -158,8 +165,8 @@ class Trainer:
 
     def _learn_what_is_due(self) -> None:
         training = self.config.training
-        played = self.accounts.agent_steps - training.prefill
-        while math.floor(played * training.updates_per_step) >= self.updates + self.per_call:
+        due = training.updates_due(self.accounts.agent_steps - training.prefill)
+        while due >= self.updates + self.per_call:
             if not self.replay.can_draw(training.length):
                 return
             rng = np.random.default_rng([self.config.seed, _tag("replay"), self.updates])
@@ -174,16 +181,27 @@ class Trainer:
         training = self.config.training
         length = training.calibration_context + self.config.shield.horizon
         every = training.calibrate_every
-        if not every or self.updates < self.calibrated + every or not self.replay.can_draw(length):
+        if not every or self.updates < self.calibrated + every:
+            return
+        if not all(self.replay.can_draw(length, use) for use in Use):
             return
         self.calibrated = self.updates
         rng = np.random.default_rng([self.config.seed, _tag("calibration"), self.updates])
-        # The latest tenth has been replayed least.
-        latest = max(self.replay.kept // 10, 4 * length)
-        place = self.replay.draw(rng, (training.calibration_windows,), length, latest)
-        windows = self.replay.windows(*place, length)
-        self.thresholds, found = self._labels(self.learned.model, windows, self.thresholds, self.root, self.updates)
-        self.label_quality = {name: float(value) for name, value in found.items()}
+        # What policy and shield do now is what they are judged by, and one environment alone plays few windows.
+        latest = max(self.replay.kept // 2, 8 * length)
+
+        def windows(use: Use) -> Sequence:
+            return self.replay.windows(
+                *self.replay.draw(rng, (training.calibration_windows,), length, latest, use), length
+            )
+
+        model, key = self.learned.model, (self.root, self.updates)
+        self.thresholds, self.level = self._calibrate(model, windows(Use.THRESHOLDS), self.thresholds, self.level, *key)
+        held_out, trained = (
+            {name: float(value) for name, value in self._judge(model, windows(use), self.thresholds, *key).items()}
+            for use in (Use.JUDGING, Use.LEARNING)
+        )
+        self.label_quality = held_out | memorised(held_out, trained)
 
     def gather(self) -> None:
         """Take in the metrics of finished updates; stops a run whose updates are no longer finite."""
@@ -223,6 +241,8 @@ class Trainer:
                 self.learned.model.trace_formula()[1].names, np.asarray(self.thresholds), strict=True
             )
         }
+        if self.level is not None:
+            row["shield/level"] = self.config.shield.levels()[int(self.level)]
         self.sums = {}
         clock, frames, updates = self._clock
         elapsed = max(time.monotonic() - clock, 1e-9)
@@ -265,20 +285,21 @@ def compiled_learn(config: Config) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def compiled_calibration(config: Config) -> Any:
-    """Setting and judging the label thresholds, compiled."""
-    return jax.jit(functools.partial(_set_thresholds, config=config))
+def compiled_calibration(config: Config) -> tuple[Any, Any]:
+    """Setting thresholds and level, and judging labels and foresight, compiled."""
+    return jax.jit(functools.partial(_set_thresholds, config=config)), jax.jit(functools.partial(_judge, config=config))
 
 
-def make_envs(config: Config, count: int | None = None) -> LabelledVectorEnv:
-    """The environments of a run."""
+def make_envs(config: Config, count: int | None = None, *, learning: bool = False) -> LabelledVectorEnv:
+    """The environments of a run; for learning they show what the decoder must reconstruct, too."""
     training = config.training
+    both = learning and config.obs == "vision" and config.model.also_predict == "sensors"
     # Ours run in this process, where nothing can be killed.
     options = {"timeout": training.env_timeout} if ":" in config.env else {}
     return make_vector(
         config.env,
         count or training.envs,
-        observation=config.obs,
+        observation="both" if both else config.obs,
         spec=config.psi,
         action_repeat=training.action_repeat,
         max_faults=training.max_faults,
@@ -294,15 +315,40 @@ def default_thresholds(config: Config, atoms: int) -> jax.Array:
     return jnp.broadcast_to(jnp.asarray(wanted), (atoms,))
 
 
+def first_level(config: Config) -> jax.Array | None:
+    """The number of the level that is in force before the first calibration: the most lenient. None: Δ alone is ever in force."""
+    if config.shield.labels != "sample" or not config.training.calibrate_every:
+        return None
+    return jnp.array(len(config.shield.levels()) - 1)
+
+
 def _set_thresholds(
-    model: Any, windows: Sequence, thresholds: jax.Array, root: jax.Array, number: jax.Array, *, config: Config
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+    model: Any,
+    windows: Sequence,
+    thresholds: jax.Array,
+    level: Any,
+    root: jax.Array,
+    number: jax.Array,
+    *,
+    config: Config,
+) -> tuple[jax.Array, Any]:
     context = config.training.calibration_context
     probs = predict(model, windows, context, jax.random.fold_in(stream(root, "calibration"), number))
     whole = within_one_episode(windows)
     if config.shield.labels == "mode":
         thresholds = calibrate(probs, whole, config.training.false_flags, thresholds)
-    return thresholds, quality(model, probs, whole, thresholds)
+    if level is not None:
+        accepted = accepted_risks(config.shield)
+        level = calibrate_level(model, probs, whole, config.training.false_alarms, accepted, level)
+    return thresholds, level
+
+
+def _judge(
+    model: Any, windows: Sequence, thresholds: jax.Array, root: jax.Array, number: jax.Array, *, config: Config
+) -> dict[str, jax.Array]:
+    context = config.training.calibration_context
+    probs = predict(model, windows, context, jax.random.fold_in(stream(root, "judging"), number))
+    return quality(model, probs, within_one_episode(windows), thresholds)
 
 
 def _seed(seed: int, name: str) -> int:

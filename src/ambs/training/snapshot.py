@@ -27,7 +27,7 @@ def capture(trainer: Trainer) -> tuple[dict[str, Arrays], dict[str, Any], Mappin
     pieces, tail = trainer.replay.pieces()
     groups = {
         "learned": flatten(trainer.learned),
-        "memory": flatten({"carry": trainer.carry, "thresholds": trainer.thresholds, "row": trainer.row}),
+        "memory": flatten(_memory(trainer)),
         "accounts": {**trainer.accounts.open, "labels": trainer.labels},
         "envs": trainer.envs.get_state(),
         "replay": tail,
@@ -49,6 +49,11 @@ def capture(trainer: Trainer) -> tuple[dict[str, Arrays], dict[str, Any], Mappin
         "critics": list(CRITICS),
     }
     return groups, meta, pieces
+
+
+def _memory(trainer: Trainer) -> dict[str, Any]:
+    memory = {"carry": trainer.carry, "thresholds": trainer.thresholds, "row": trainer.row}
+    return memory if trainer.level is None else memory | {"level": trainer.level}
 
 
 def reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
@@ -93,8 +98,8 @@ def fitting(checkpoint: Checkpoint) -> Iterator[None]:
 def _reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
     groups, meta = checkpoint.groups, checkpoint.meta
     trainer.learned = restore(trainer.learned, groups["learned"])
-    like = {"carry": trainer.carry, "thresholds": trainer.thresholds, "row": trainer.row}
-    memory = restore(like, groups["memory"])
+    memory = restore(_memory(trainer), groups["memory"])
+    trainer.level = jnp.asarray(memory["level"]) if "level" in memory else None
     trainer.carry, trainer.thresholds = memory["carry"], jnp.asarray(memory["thresholds"])
     trainer.row = jax.tree.map(np.asarray, memory["row"])
     accounts = restore({**trainer.accounts.open, "labels": trainer.labels}, groups["accounts"])

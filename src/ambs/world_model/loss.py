@@ -47,12 +47,15 @@ def world_model_loss(model: WorldModel, batch: Sequence, start: Latent, key: Key
     terms, kl = jax.vmap(jax.vmap(lambda seen, item: _step_terms(model, seen, item)))(observed, batch)
     means = {name: term.mean() for name, term in terms.items()}
     config = model.config
+    if config.open_loop:
+        means["open_loop"] = _open_loop_loss(model, batch, observed.latent, jax.random.fold_in(key, count))
     scales = dict.fromkeys(("image", "reward", "proceed"), 1.0) | {
         "dyn": config.dyn_scale,
         "rep": config.rep_scale,
         "vector": config.vector_scale,
         "labels": config.label_scale,
         "cost": config.label_scale,
+        "open_loop": config.label_scale,
     }
     total = sum((scales[name] * mean for name, mean in means.items()), jnp.zeros(()))
     return Losses(total, means, kl.mean()), observed.latent
@@ -66,17 +69,53 @@ def _step_terms(
     limit = model.config.widths.bin_limit
     terms["reward"] = two_hot_loss(model.heads.reward(features), item.reward, limit)
     terms["proceed"] = bernoulli_loss(model.heads.proceed(features)[0], at_least_float32(item.proceed))
-    if model.heads.labels is not None:
-        logits = model.heads.labels(features).reshape(item.labels.shape)
-        weight = model.config.positive_weight
-        terms["labels"] = bernoulli_loss(logits, at_least_float32(item.labels), weight).sum()
-    if model.heads.cost is not None:
-        violated = violates(model.spec.psi, model.spec.atoms, item.labels)
-        cost = model.spec.cost * at_least_float32(violated)
-        terms["cost"] = two_hot_loss(model.heads.cost(features), cost, limit)
+    terms["labels" if model.heads.labels is not None else "cost"] = _label_loss(model, features, item.labels)
     return terms | kl_terms(seen.posterior, seen.prior, model.config.free_nats), categorical_kl(
         seen.posterior, seen.prior
     )
+
+
+def _label_loss(
+    model: WorldModel, features: Float[Array, "features"], labels: Bool[Array, "frames atoms"]
+) -> Float[Array, ""]:
+    """Of the labels' or the cost's head at one step. Atoms that Ψ does not speak of are learned, for other formulas, from
+    stopped features: they do not shape the latents."""
+    spec, heads = model.spec, model.heads
+    if heads.cost is not None:
+        cost = spec.cost * at_least_float32(violates(spec.psi, spec.atoms, labels))
+        return two_hot_loss(heads.cost(features), cost, model.config.widths.bin_limit)
+    assert heads.labels is not None
+    logits = heads.labels(features).reshape(labels.shape)
+    matters = [name in spec.psi.atoms() for name in spec.atoms.names]
+    if not all(matters):
+        aside = heads.labels(jax.lax.stop_gradient(features)).reshape(labels.shape)
+        logits = jnp.where(jnp.array(matters)[None], logits, aside)
+    return bernoulli_loss(logits, at_least_float32(labels), model.config.positive_weight).sum()
+
+
+def _open_loop_loss(model: WorldModel, batch: Sequence, latent: Latent, key: Key[Array, ""]) -> Float[Array, ""]:
+    """The labels' loss on latents that are imagined without observations, as the shield and the policies meet them.
+
+    From some steps of every sequence the model goes on for `open_loop` steps with the actions that were really taken; steps
+    after the end of an episode do not count. Gradients reach the prior, the recurrent model and the posterior they start from.
+    """
+    steps = min(model.config.open_loop, batch.reward.shape[1] - 1)
+
+    def one(latent: Latent, item: Sequence, key: Key[Array, ""]) -> tuple[Array, Array]:
+        place_key, move_key = jax.random.split(key)
+        start = jax.random.randint(place_key, (), 0, item.reward.shape[0] - steps)
+        ahead = jax.tree.map(
+            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start + 1, steps), (item.action, item.labels, item.is_first)
+        )
+        action, labels, is_first = ahead
+        imagined = model.rssm.imagine_along(jax.tree.map(lambda leaf: leaf[start], latent), action, move_key)
+        losses = jax.vmap(lambda features, labels: _label_loss(model, features, labels))(imagined.features, labels)
+        return losses, jnp.cumprod(1.0 - is_first)
+
+    keys = jax.random.split(key, (batch.reward.shape[0], model.config.open_loop_starts))
+    many = jax.vmap(jax.vmap(one, in_axes=(None, None, 0)))
+    losses, counts = many(latent, batch, keys)
+    return (losses * counts).sum() / jnp.maximum(counts.sum(), 1)
 
 
 def kl_terms(

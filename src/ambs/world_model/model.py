@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from ambs.config import ModelConfig
-from ambs.envs.labels import violates
+from ambs.envs.labels import step_risk, violates
 from ambs.envs.model import Moves
 from ambs.nn.distributions import two_hot_mean
 from ambs.nn.layers import MLP
@@ -89,11 +89,10 @@ class WorldModel(eqx.Module):
         return _chance(logits.reshape(self.spec.frames, len(self.spec.atoms)))
 
     def cost(self, features: Float[Array, "features"]) -> Float[Array, ""]:
-        """ĉ of arriving here: C·P(¬Ψ in any frame), exact and differentiable; or the two-hot mean."""
+        """ĉ of arriving here, in [0, C]: C·P(¬Ψ in any frame), differentiable; or the two-hot mean."""
         if self.heads.cost is not None:
-            return two_hot_mean(self.heads.cost(features), self.config.widths.bin_limit)
-        holds = self.spec.psi.probability(self.label_probs(features), self.spec.atoms)
-        return self.spec.cost * (1 - holds.prod())
+            return jnp.clip(two_hot_mean(self.heads.cost(features), self.config.widths.bin_limit), 0, self.spec.cost)
+        return self.spec.cost * step_risk(self.spec.psi, self.spec.atoms, self.label_probs(features))
 
     def trace_labels(self, features: Float[Array, "features"]) -> Float[Array, "frames atoms"]:
         """Label probabilities as a trace carries them; a two-hot cost head has one frame and one label, `violation`, of

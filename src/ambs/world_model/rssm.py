@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Key
 from ambs.config import Size
 from ambs.nn.distributions import sample_straight_through, unimix_log_probs
 from ambs.nn.layers import GRU, MLP, Dense
-from ambs.nn.recurrent import recur
+from ambs.nn.recurrent import recur, unrolled
 
 
 class Latent(NamedTuple):
@@ -73,6 +73,16 @@ class RSSM(eqx.Module):
         """One step without an observation: ẑ from the prior."""
         deter = self._advance(latent, action)
         return Latent(deter, sample_straight_through(drawn, self._prior(deter)).astype(deter.dtype))
+
+    def imagine_along(self, start: Latent, actions: Float[Array, "time actions"], key: Key[Array, ""]) -> Latent:
+        """`imagine` with these actions one after the other: the latents they lead to `[time]`."""
+        drawn = jax.vmap(lambda step: self.draw(jax.random.fold_in(key, step)))(jnp.arange(actions.shape[0]))
+
+        def advance(latent: Latent, item: tuple[Array, Array]) -> tuple[Latent, Latent]:
+            after = self.imagine(latent, *item)
+            return after, after
+
+        return jax.lax.scan(advance, start, (actions, drawn), unroll=unrolled())[1]
 
     def observe(
         self,
@@ -134,7 +144,9 @@ class RSSM(eqx.Module):
         return Latent(deter, sample_straight_through(drawn, posterior).astype(deter.dtype)), posterior
 
     def _advance(self, latent: Latent, action: Float[Array, "actions"]) -> Float[Array, "deter"]:
-        inputs = jnp.concatenate([latent.stoch.reshape(-1), action.astype(latent.stoch.dtype)])
+        # As the world executes it: clipped to ±1. Divided, so that a gradient still reaches a policy that asks for more.
+        executed = action / jax.lax.stop_gradient(jnp.maximum(1.0, jnp.abs(action)))
+        inputs = jnp.concatenate([latent.stoch.reshape(-1), executed.astype(latent.stoch.dtype)])
         return self.gru(self.input(inputs), latent.deter)
 
     def _prior(self, deter: Float[Array, "deter"]) -> Float[Array, "latents classes"]:

@@ -30,6 +30,13 @@ class ObservationSpec(NamedTuple):
     """Of each entry of the vector, in symlog scale; empty: 0."""
     deviation: tuple[float, ...] = ()
     """How much it varies; empty: 1. The model sees and predicts (symlog(vector) − mean) / deviation."""
+    unseen: bool = False
+    """Whether the vector is for the decoder alone: known while training, never seen by the agent."""
+
+    @property
+    def seen(self) -> "ObservationSpec":
+        """What of it the agent sees."""
+        return self._replace(vector=0, mean=(), deviation=(), unseen=False) if self.unseen else self
 
     def standardised(self, vector: Float[Array, "vector"]) -> Float[Array, "vector"]:
         """As the networks see it: without it, an accelerometer's entries would drown a lidar's."""
@@ -68,6 +75,7 @@ class Encoder(eqx.Module):
     grades: int = eqx.field(static=True)
 
     def __init__(self, spec: ObservationSpec, size: Size, *, grades: int = 0, key: Key[Array, ""]):
+        spec = spec.seen
         spec.check()
         self.spec, self.grades = spec, grades
         keys = jax.random.split(key, 5)

@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 
+from ambs.envs.mirror import Mirror
 from ambs.envs.scene import Scene
 from ambs.envs.snapshot import Snapshot, check_fields
 from ambs.envs.vector import MAX_FAULTS, Frames, LabelledVectorEnv
@@ -174,6 +175,8 @@ class CopiesVectorEnv(LabelledVectorEnv):
         self._imagines = self._has_scenes and probe.has_wrapper_attr("map_imagined")
         if probe.has_wrapper_attr("action_names"):
             self.action_names = tuple(map(str, probe.get_wrapper_attr("action_names")))
+        mirror = probe.get_wrapper_attr("mirror") if probe.has_wrapper_attr("mirror") else None
+        self.mirror = mirror if isinstance(mirror, Mirror) else None
         known = probe.has_wrapper_attr("fallback_action")
         self.fallback_action = probe.get_wrapper_attr("fallback_action") if known else None
         probe.close()

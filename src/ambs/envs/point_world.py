@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from ambs.envs.labels import check_render_mode
+from ambs.envs.mirror import Mirror
 from ambs.envs.model import Dynamics, Step
 from ambs.envs.scene import Scene, scene
 from ambs.envs.snapshot import Snapshot, generator_from_array, generator_to_array
@@ -191,6 +192,7 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
             -reach, reach, (6 + 3 * min(self.world.sensed, self.world.hazards),), np.float32
         )
         self.action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.mirror = _mirror(min(self.world.sensed, self.world.hazards))
         self.state = self.world.sample(np.random.default_rng(0))
         self.steps = 0
 
@@ -303,6 +305,12 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
 
     def _goal(self) -> list[float]:
         return self.state.goals[int(self.state.reached) % len(self.state.goals)].tolist()
+
+
+def _mirror(sensed: int) -> Mirror:
+    """x and −x exchanged, with so many hazards in the observation: all that is measured along x changes sign."""
+    vector = (-1.0, 1.0) * 3 + (-1.0, 1.0, 1.0) * sensed
+    return Mirror((0, 1), (-1.0, 1.0), tuple(range(len(vector))), vector)
 
 
 def seek_goal(_key: Key[Array, ""], state: State) -> Array:

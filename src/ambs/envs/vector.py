@@ -32,6 +32,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ambs.envs.labels import choose_spec
+from ambs.envs.mirror import Mirror
 from ambs.envs.scene import Scene
 from ambs.envs.snapshot import Snapshot, check_fields
 from ambs.errors import RunError, UserError
@@ -92,6 +93,8 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     """Action of last resort; None: zeros."""
     action_names: tuple[str, ...] = ()
     """What the entries of an action, or the discrete actions, are called; empty: they have no names."""
+    mirror: Mirror | None = None
+    """How a step looks with left and right exchanged; None: these worlds are not known to be symmetric."""
 
     def __init__(
         self,

@@ -75,6 +75,7 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
         )
         self.observation_space = self.observer.space
         self.action_space = action_space()
+        self.mirror = self.observer.mirror
         self.render_mode = render_mode
         self.metadata = {**self.metadata, "render_fps": round(1 / (frame_skip * self.task.robot.timestep))}
         self.view, self.view_size = view, view_size

@@ -10,6 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
+from ambs.envs.mirror import Mirror
+from ambs.envs.safety_gym import lidar
+from ambs.envs.safety_gym.robots import POINT, Robot
 from ambs.envs.safety_gym.tasks import Task
 from ambs.envs.safety_gym.worlds import SENSORS, VECTOR_SIZE, Worlds
 from ambs.errors import UserError
@@ -71,6 +74,12 @@ class Observer:
             return spaces.Dict({"vision": vision, "vector": vector})
         return vision if self.mode == "vision" else vector
 
+    @property
+    def mirror(self) -> Mirror:
+        """How a step looks with left and right exchanged."""
+        whole = mirror_of(self.task.robot)
+        return Mirror(*whole[:2]) if self.mode == "vision" else whole
+
     def observe(self, worlds: Worlds) -> Observation:
         """Observations of all worlds, each array with a leading axis n."""
         if self.mode == "vision":
@@ -109,6 +118,26 @@ class Observer:
         import jax.numpy as jnp
 
         return [jnp.asarray(array, jnp.float32) for array in worlds.poses()]
+
+
+def mirror_of(robot: Robot) -> Mirror:
+    """A robot's actions and vector with left and right exchanged.
+
+    The world is mirrored in a plane that contains the vertical and the magnetic field, so that both are the same again.
+    A plane along the field in the middle of a floor tile also keeps the checker; only the floor's edges are then off, by
+    one tile. Accelerations, velocities and the field change sign along the robot's sideways axis, rates of turn along the
+    two others.
+    """
+    across = np.where(np.arange(3) == robot.side, -1.0, 1.0)
+    kinds = (VECTOR_SIZE - SENSORS) // lidar.BINS
+    # The angle a is seen at -a where the sideways axis is y, at half a turn - a where it is x.
+    last = lidar.BINS - 1 if robot.side == 1 else lidar.BINS // 2 - 1
+    bins = (last - np.arange(lidar.BINS)) % lidar.BINS
+    order = [np.arange(SENSORS), *(SENSORS + kind * lidar.BINS + bins for kind in range(kinds))]
+    sign = [across, across, -across, across, np.ones(kinds * lidar.BINS)]
+    # A torque about the sideways axis stays as it is, so the Car's wheels only change places.
+    actions = ((0, 1), (1.0, -1.0)) if robot is POINT else ((1, 0), (1.0, 1.0))
+    return Mirror(*actions, tuple(np.concatenate(order).tolist()), tuple(np.concatenate(sign).tolist()))
 
 
 def _opengl(robot: Literal["point", "car"], looks: Looks) -> Any:

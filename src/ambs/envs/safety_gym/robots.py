@@ -38,6 +38,8 @@ class Robot:
     """Each actuator's force or torque is limited to plus or minus this."""
     body: str
     actuators: str
+    side: int
+    """Which of the body's axes points sideways: 0 is x, 1 is y."""
     free: bool
     """Whether the root moves in space by a free joint; otherwise in the plane by two slides and a hinge."""
     nq: int
@@ -67,6 +69,7 @@ POINT = Robot(
     actuators="""
       <motor name="thrust" site="robot" gear="0.3 0 0 0 0 0"/>
       <velocity name="turn" joint="yaw" gear="0.3" kv="1"/>""",
+    side=1,
     free=False,
     nq=3,
     nv=3,
@@ -101,6 +104,7 @@ CAR = Robot(
     actuators="""
       <motor name="left" joint="left" gear="1"/>
       <motor name="right" joint="right" gear="1"/>""",
+    side=0,
     free=True,
     nq=13,
     nv=11,

@@ -59,6 +59,7 @@ class ThreadedVectorEnv(LabelledVectorEnv):
             max_faults=max_faults,
         )
         self.action_names = ("forward", "turn") if self.task.robot is POINT else ("left wheel", "right wheel")
+        self.mirror = self.observer.mirror
         self.worlds = Worlds(
             self.task,
             num_envs,

@@ -8,6 +8,8 @@ from jaxtyping import Array, Int, Key
 
 from ambs.agent.update import Learned, Metrics, finite, update
 from ambs.config import Config
+from ambs.envs.mirror import Mirror
+from ambs.shield.runtime import select
 from ambs.streams import at, stream
 from ambs.world_model.loss import Sequence
 
@@ -15,14 +17,27 @@ SKIPPED = "updates/skipped"
 
 
 def learn(
-    state: Learned, batches: Sequence, root: Key[Array, ""], first: Int[Array, ""], *, config: Config, dtype: Any
+    state: Learned,
+    batches: Sequence,
+    root: Key[Array, ""],
+    first: Int[Array, ""],
+    *,
+    config: Config,
+    dtype: Any,
+    mirror: Mirror | None = None,
 ) -> tuple[Learned, Metrics]:
     """One update per batch of `batches` `[updates, batch, time, …]`, numbered from `first`; metrics are means over the
-    finite ones, `updates/skipped` is the number of the others, `updates/bad_run` how many in a row were skipped last."""
+    finite ones, `updates/skipped` is the number of the others, `updates/bad_run` how many in a row were skipped last.
+
+    With a `mirror` every sequence is, by the toss of a coin, replaced by its mirror image.
+    """
 
     def one(carry: tuple[Learned, Array], item: tuple[Sequence, Array]) -> tuple[tuple[Learned, Array], Any]:
         old, bad = carry
         batch, number = item
+        if mirror is not None:
+            heads = jax.random.bernoulli(at(stream(root, "mirror"), number), 0.5, batch.reward.shape[:1])
+            batch = select(heads, mirrored(batch, mirror), batch)
         new, metrics = update(old, batch, at(stream(root, "update"), number), config=config, dtype=dtype)
         sound = finite(metrics)
         return (new, jnp.where(sound, 0, bad + 1)), (metrics, sound)
@@ -39,6 +54,13 @@ def learn(
     means[SKIPPED] = (~sound).sum().astype(jnp.float32)
     means["updates/bad_run"] = bad.astype(jnp.float32)
     return state, means
+
+
+def mirrored(batch: Sequence, mirror: Mirror) -> Sequence:
+    """The sequences with left and right exchanged."""
+    images = {"image": mirror.picture, "vector": mirror.vector}
+    seen = {name: images[name](part) for name, part in batch.observation.items()}
+    return batch._replace(observation=seen, action=mirror.action(batch.action))
 
 
 def updates_per_call(config: Config, *, images: bool) -> int:

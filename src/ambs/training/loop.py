@@ -17,6 +17,7 @@ import numpy as np
 
 from ambs.agent.update import Learned, init
 from ambs.config import Config
+from ambs.envs.mirror import Mirror
 from ambs.envs.registration import make_vector
 from ambs.envs.vector import LabelledVectorEnv
 from ambs.errors import RunError, UserError
@@ -113,7 +114,7 @@ class Trainer:
         place = choose_place(training.replay, self.row, training.capacity)
         self.replay = Replay(self.row, training.capacity, place)
         self._act = compiled_act(config, config.shielded)
-        self._learn = compiled_learn(config)
+        self._learn = compiled_learn(config, self.envs.mirror if config.training.mirror else None)
         self.per_call = updates_per_call(config, images=self.interface.spec.observation.image > 0)
         self._calibrate, self._judge = compiled_calibration(config)
         self._clock = (time.monotonic(), 0, 0)
@@ -279,9 +280,9 @@ def compiled_act(config: Config, shielded: bool, policy: str = "task") -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def compiled_learn(config: Config) -> Any:
+def compiled_learn(config: Config, mirror: Mirror | None = None) -> Any:
     """`learn`, compiled; donates the state."""
-    return jax.jit(functools.partial(learn, config=config, dtype=compute_dtype()), donate_argnums=0)
+    return jax.jit(functools.partial(learn, config=config, dtype=compute_dtype(), mirror=mirror), donate_argnums=0)
 
 
 @functools.lru_cache(maxsize=8)

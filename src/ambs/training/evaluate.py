@@ -42,19 +42,22 @@ def evaluate(
     policy: Policy = "task",
     on_step: Callable[[int], None] | None = None,
     watch: Watcher | None = None,
+    begin: int = 0,
+    batch: int = LARGEST_BATCH,
 ) -> list[dict[str, Any]]:
-    """Play `episodes` worlds, numbered from `seed`, and return a row for each: return, violations, overrides …
+    """Play `episodes` worlds of a `seed`, numbered from `begin`, and return a row for each: return, violations, overrides …
 
-    Worlds and noise depend on the numbers alone, so that two evaluations meet the same ones.
+    Worlds and noise depend on the numbers (and noise on how many play at once, `batch`) alone, so that two evaluations meet
+    the same ones.
     """
     if episodes < 1:
         raise UserError(f"episodes must be at least 1, got {episodes}")
     rows: list[dict[str, Any]] = []
-    size = min(episodes, LARGEST_BATCH)
+    size, end = min(episodes, batch), begin + episodes
     envs = make_envs(agent.config, size)
     try:
-        for first in range(0, episodes, size):
-            rows += _batch(agent, envs, first, min(size, episodes - first), seed, shield, policy, on_step, watch)
+        for first in range(begin, end, size):
+            rows += _batch(agent, envs, first, min(size, end - first), seed, shield, policy, on_step, watch)
     finally:
         envs.close()
     return rows

@@ -1,0 +1,210 @@
+"""Figures of merit of a score for danger: pure statistics on plain arrays, with intervals by bootstrap over episodes.
+
+Rows are states in the order in which they were played. A state *fails within n* if Ψ fails in one of the n steps after it, and
+is *safe* if Ψ holds in all of them; where the episode was cut short before either was known, and where Ψ is violated already,
+the state is left out of everything.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ambs.spec.bounds import clopper_pearson
+
+LEADS = (1, 5, 10, 20)
+"""Steps before an entry at which detection is told."""
+FALSE_ALARMS = (0.01, 0.05, 0.1)
+"""Shares of safe states at which it is told."""
+BINS = 10
+DRAWS = 500
+"""Of the bootstrap."""
+
+
+class Truth(NamedTuple):
+    """What happened after each state."""
+
+    ahead: np.ndarray
+    """Steps until Ψ first fails, 1 … n; 0: not within n, int `[rows]`."""
+    counts: np.ndarray
+    """Whether the state counts, bool `[rows]`."""
+
+    @property
+    def fails(self) -> np.ndarray:
+        """Counting states after which Ψ fails within n."""
+        return self.counts & (self.ahead > 0)
+
+    @property
+    def safe(self) -> np.ndarray:
+        """Counting states after which it does not."""
+        return self.counts & (self.ahead == 0)
+
+
+def truth(episode: np.ndarray, unsafe_now: np.ndarray, violated: np.ndarray, over: np.ndarray, steps: int) -> Truth:
+    """What the `steps` steps after each state brought; `over` marks steps with which the world itself ended, as opposed to
+    a time limit: after these nothing can fail."""
+    rows = len(episode)
+    ahead, known = np.zeros(rows, int), np.zeros(rows, bool)
+    last = np.append(np.flatnonzero(np.diff(episode)), rows - 1)
+    ends = last[np.searchsorted(last, np.arange(rows))]
+    for step in range(steps, 0, -1):
+        there = np.arange(rows) + step - 1
+        inside = there <= ends
+        ahead[inside & violated[np.minimum(there, rows - 1)]] = step
+    known = (np.arange(rows) + steps - 1 <= ends) | over[ends] | (ahead > 0)
+    return Truth(ahead, known & ~unsafe_now)
+
+
+def score_figures(score: np.ndarray, known: Truth, episode: np.ndarray, steps: int) -> dict[str, Any]:
+    """AUROC, and shares flagged at fixed false alarms of all states that fail within n and of those k steps before."""
+    leads = [lead for lead in LEADS if lead <= steps]
+    sets = [known.safe, known.fails, *(known.counts & (known.ahead == lead) for lead in leads)]
+    groups = _Groups(score, sets)
+
+    def figures(weight: np.ndarray) -> np.ndarray:
+        counts = groups.counts(weight)
+        shares = [share_flagged(counts[0], one, rate) for one in counts[1:] for rate in FALSE_ALARMS]
+        return np.array([auroc_of_counts(counts[0], counts[1]), *shares])
+
+    found = bootstrap(figures, episode)
+    names = ["auroc", *(f"{which}@{rate}" for which in ("window", *leads) for rate in FALSE_ALARMS)]
+    values = dict(zip(names, found, strict=True))
+    return {
+        "auroc": values["auroc"],
+        "flagged_windows": {str(rate): values[f"window@{rate}"] for rate in FALSE_ALARMS},
+        "detection": {
+            str(lead): {
+                "states": int(sets[2 + index].sum()),
+                **{str(rate): values[f"{lead}@{rate}"] for rate in FALSE_ALARMS},
+            }
+            for index, lead in enumerate(leads)
+        },
+        "thresholds": {str(rate): _number(threshold(score[known.safe], rate)) for rate in FALSE_ALARMS},
+    }
+
+
+def calibration_figures(chance: np.ndarray, known: Truth, episode: np.ndarray) -> dict[str, Any]:
+    """Expected calibration error and Brier score of probabilities of failure, with the bins of the reliability diagram."""
+    fails, use = known.fails, known.counts
+
+    def figures(weight: np.ndarray) -> np.ndarray:
+        own = weight * use
+        return np.array([calibration_error(chance, fails, own), brier(chance, fails, own)])
+
+    error, score = bootstrap(figures, episode)
+    mean = {"predicted": _mean(chance[use]), "observed": _mean(fails[use])}
+    return {"ece": error, "brier": score, **mean, "reliability": reliability(chance[use], fails[use])}
+
+
+def auroc(score: np.ndarray, fails: np.ndarray) -> float:
+    """Probability that a state that fails scores above one that does not; ties count half. NaN if there is no pair."""
+    groups = _Groups(np.asarray(score, float), [~np.asarray(fails, bool), np.asarray(fails, bool)])
+    return auroc_of_counts(*groups.counts(np.ones(len(score))))
+
+
+def auroc_of_counts(safe: np.ndarray, fails: np.ndarray) -> float:
+    """The same from numbers of states per score, scores ascending."""
+    pairs = safe.sum() * fails.sum()
+    below = np.cumsum(safe) - safe / 2
+    return float((fails * below).sum() / pairs) if pairs else float("nan")
+
+
+def share_flagged(safe: np.ndarray, wanted: np.ndarray, rate: float) -> float:
+    """Share of the wanted states that are flagged at the threshold at which `rate` of the safe ones are, from numbers of
+    states per score, ascending. Of states that score exactly the threshold as large a part is flagged as makes the rate."""
+    if not safe.sum() or not wanted.sum():
+        return float("nan")
+    alarms = np.concatenate([[0.0], np.cumsum(safe[::-1])]) / safe.sum()
+    hits = np.concatenate([[0.0], np.cumsum(wanted[::-1])]) / wanted.sum()
+    # Where states score high and none of them is safe, all are flagged at no false alarm.
+    last = int(np.searchsorted(alarms, rate, side="right")) - 1
+    if last + 1 == len(alarms):
+        return float(hits[-1])
+    part = (rate - alarms[last]) / (alarms[last + 1] - alarms[last])
+    return float(hits[last] + part * (hits[last + 1] - hits[last]))
+
+
+def threshold(safe_scores: np.ndarray, rate: float) -> float:
+    """The score above which `rate` of the safe states lie."""
+    return float(np.quantile(safe_scores, 1 - rate, method="inverted_cdf")) if safe_scores.size else float("nan")
+
+
+def reliability(chance: np.ndarray, happened: np.ndarray) -> list[dict[str, Any]]:
+    """Ten equal bins: mean prediction, observed share with its exact 95 % interval (as if states were independent)."""
+    rows = []
+    which = _bin(chance)
+    for index in range(BINS):
+        own = which == index
+        count, hits = int(own.sum()), int(happened[own].sum())
+        row: dict[str, Any] = {"from": index / BINS, "to": (index + 1) / BINS, "states": count}
+        if count:
+            low, high = clopper_pearson(count, np.array([count - hits]), 0.05)
+            row |= {"predicted": float(chance[own].mean()), "observed": hits / count}
+            row |= {"low": float(low[0]), "high": float(high[0])}
+        rows.append(row)
+    return rows
+
+
+def calibration_error(chance: np.ndarray, happened: np.ndarray, weight: np.ndarray | None = None) -> float:
+    """Σ_bins share of states · |mean prediction − observed share|, ten equal bins."""
+    weight = np.ones(len(chance)) if weight is None else weight
+    which = _bin(chance)
+    gaps = np.bincount(which, weight * (chance - happened), BINS)
+    total = weight.sum()
+    return float(np.abs(gaps).sum() / total) if total else float("nan")
+
+
+def brier(chance: np.ndarray, happened: np.ndarray, weight: np.ndarray | None = None) -> float:
+    """Mean squared difference of prediction and outcome."""
+    weight = np.ones(len(chance)) if weight is None else weight
+    total = weight.sum()
+    return float((weight * (chance - happened) ** 2).sum() / total) if total else float("nan")
+
+
+def bootstrap(
+    figures: Callable[[np.ndarray], np.ndarray], episode: np.ndarray, draws: int = DRAWS, seed: int = 0
+) -> list[dict[str, float | None]]:
+    """Figures of weighted rows, each with its 95 % percentile interval when episodes are drawn with replacement.
+
+    No interval from a single episode, nor where a figure does not exist in most draws.
+    """
+    names, which = np.unique(episode, return_inverse=True)
+    whole = figures(np.ones(len(episode)))
+    rng = np.random.default_rng(seed)
+    limits = np.full((2, len(whole)), np.nan)
+    if len(names) > 1:
+        drawn = [
+            figures(np.bincount(rng.integers(0, len(names), len(names)), minlength=len(names))[which].astype(float))
+            for _ in range(draws)
+        ]
+        table = np.stack(drawn)
+        enough = np.isfinite(table).sum(axis=0) > draws / 2
+        limits[:, enough] = np.nanquantile(table[:, enough], [0.025, 0.975], axis=0)
+    return [
+        {"mean": _number(mean), "low": _number(low), "high": _number(high)}
+        for mean, low, high in zip(whole, *limits, strict=True)
+    ]
+
+
+class _Groups:
+    """States by their score, ascending, so that weighted figures need no sorting."""
+
+    def __init__(self, score: np.ndarray, sets: list[np.ndarray]) -> None:
+        values, self.place = np.unique(score, return_inverse=True)
+        self.size, self.sets = len(values), [np.asarray(one, float) for one in sets]
+
+    def counts(self, weight: np.ndarray) -> list[np.ndarray]:
+        """Of each set the weight at every score."""
+        return [np.bincount(self.place, weight * one, self.size) for one in self.sets]
+
+
+def _bin(chance: np.ndarray) -> np.ndarray:
+    return np.clip((np.asarray(chance) * BINS).astype(int), 0, BINS - 1)
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

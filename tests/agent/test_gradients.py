@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ambs.agent import update as training
-from ambs.agent.imagine import Actors, imagine
+from ambs.agent.imagine import Actors, Dream, imagine
 from ambs.agent.networks import CRITICS, Actor, Critics
 from ambs.agent.penalties import Multiplier
 from ambs.agent.returns import Normaliser
@@ -39,6 +39,7 @@ from tests.tiny import (
 
 STEPS, TRACES, HORIZON, COST = 3, 4, 5, 2.0
 GAMMA, LAM, ENTROPY, LIMIT, DECAY, REGULARISER = 0.9, 0.8, 0.1, 0.01, 0.5, 0.7
+BACKUP_LIMIT, LEAVING = 0.4, 1.7
 KAPPA, LAG_LAM, LAG_MU, LAG_LIMIT = 0.3, 0.4, 0.6, 0.3
 METHODS = {
     "none": {"penalty": "none"},
@@ -60,8 +61,7 @@ class World(NamedTuple):
 
     model: WorldModel
     slow: Critics
-    start: rssm.Latent
-    goes_on: Any
+    starts: training.Starts
     old: training.Normalisers
 
 
@@ -81,15 +81,38 @@ def setup() -> tuple[World, training.Behaviour]:
     rng = np.random.default_rng(1)
     start = rssm.Latent(jnp.asarray(rng.normal(size=(TRACES, 4))), jnp.asarray(rng.dirichlet([1, 1], (TRACES, 2))))
     old = training.Normalisers(*(Normaliser(jnp.asarray(-x), jnp.asarray(x)) for x in (0.1, 0.2, 0.3)))
-    return World(model, slow, start, jnp.array([1.0, 1.0, 1.0, 0.0]), old), behaviour
+    starts = training.Starts(start, jnp.array([1.0, 1.0, 1.0, 0.0]), jnp.array([False, True, False, True]))
+    return World(model, slow, starts, old), behaviour
 
 
 # --- the equations, written out ---
 
 
-def imagined(world: World, actors: Actors, critics: Critics) -> dict[str, Any]:
+def rolled(world: World, actors: Actors, shown: Any) -> Any:
+    """What `imagine` does, step by step, but the policies see the features `shown` `[H, policies, traces]`: these stay fixed
+    when a parameter is moved."""
+    model, both = world.model, []
+    for index, actor in enumerate(actors):
+        latent, states, actions = world.starts.latent, [world.starts.latent.features], []
+        for step in range(STEPS):
+            keys = jax.random.split(jax.random.fold_in(fresh(7), step), (2, 2, TRACES))
+            drawn = jax.vmap(actor.draw)(keys[0, index])
+            action = jax.vmap(lambda seen, chance, actor=actor: actor(seen).sample(chance))(shown[step, index], drawn)
+            latent = jax.vmap(model.rssm.imagine)(latent, action, jax.vmap(model.rssm.draw)(keys[1, index]))
+            states.append(latent.features)
+            actions.append(action)
+        features = jnp.stack(states)
+        reward, cost, proceed = (jax.vmap(jax.vmap(f))(features) for f in (model.reward, model.cost, model.proceed))
+        both.append(Dream(features, jnp.stack(actions), reward, cost, cost / COST, proceed))
+    return both
+
+
+def imagined(world: World, actors: Actors, critics: Critics, shown: Any = None) -> dict[str, Any]:
     """All that depends on the actors by way of imagination; time first, then traces (and policies: task, backup)."""
-    dreams = imagine(world.model, actors, world.start, STEPS, fresh(7))
+    if shown is None:
+        dreams: Any = imagine(world.model, actors, world.starts.latent, STEPS, fresh(7))
+    else:
+        dreams = rolled(world, actors, shown)
     dream = jax.tree.map(lambda *both: jnp.stack(both, axis=1), *dreams)
     over = lambda f: jax.vmap(jax.vmap(jax.vmap(f)))(dream.features)  # noqa: E731
     value, slow = over(critics.values), jnp.clip(over(world.slow.values), 0, COST)
@@ -99,7 +122,8 @@ def imagined(world: World, actors: Actors, critics: Critics) -> dict[str, Any]:
     for t in reversed(range(STEPS)):
         remaining.append(cost[t + 1, 0] + GAMMA * remaining[-1])
     safe_value = value[:, 0, :, 4]
-    reach, alive = [jnp.stack([world.goes_on, world.goes_on])], [safe[0]]
+    goes_on = world.starts.goes_on
+    reach, alive = [jnp.stack([goes_on, goes_on])], [safe[0]]
     for t in range(1, STEPS):
         reach.append(reach[-1] * proceed[t])
         alive.append(alive[-1] * safe[t])
@@ -117,7 +141,7 @@ def imagined(world: World, actors: Actors, critics: Critics) -> dict[str, Any]:
         "returns": returns,
         "values": {"task": value[:-1, 0, :, 0], "penalty": value[:-1, 0, :, 1], "backup": value[:-1, 1, :, 4]},
         "anchors": over(world.slow.values)[:-1],
-        "delta": -(cost[1:, 0] + safe_value[1:] - safe_value[:-1]),
+        "delta": -10 / COST * (cost[1:, 0] + safe_value[1:] - safe_value[:-1]),
         "remaining": jnp.stack(remaining[:0:-1]),
         "reach": jnp.stack(reach),
         "alive": jnp.stack(alive),
@@ -158,12 +182,13 @@ def scales(world: World, base: Any) -> dict[str, Any]:
         name: jnp.percentile(base["returns"][name], 95) - jnp.percentile(base["returns"][name], 5) for name in names
     }
     mixed = (DECAY * (n.high - n.low) + (1 - DECAY) * spread[name] for n, name in zip(world.old, names, strict=True))
-    return {name: jnp.maximum(LIMIT, mix) for name, mix in zip(names, mixed, strict=True)}
+    limits = (LIMIT, LIMIT, BACKUP_LIMIT * COST)
+    return {name: jnp.maximum(limit, mix) for name, mix, limit in zip(names, mixed, limits, strict=True)}
 
 
 def written_out(world: World, behaviour: training.Behaviour, critics: Critics, base: Any) -> dict[str, Any]:
     """Every loss; `critics` and all in `base` are what the equations hold fixed."""
-    now = imagined(world, behaviour.actors, critics)
+    now = imagined(world, behaviour.actors, critics, base["features"])
     scale = scales(world, base)
 
     def advantage(seen: Any, name: str, scale: Any) -> Any:
@@ -176,7 +201,8 @@ def written_out(world: World, behaviour: training.Behaviour, critics: Critics, b
 
         log_prob, entropy = jax.vmap(jax.vmap(score))(base["features"][:, which], base["action"][:, which])
         aim = gain(base) * log_prob if grad == "reinforce" else gain(now)
-        return -(base["reach"][:, which] * (aim + ENTROPY * entropy)).mean()
+        leaving = jnp.where(world.starts.unsafe, LEAVING, 1.0) if which else jnp.ones(TRACES)
+        return -(base["reach"][:, which] * leaving[None] * (aim + ENTROPY * entropy)).mean()
 
     losses = {}
     for grad, method in VARIANTS:
@@ -215,7 +241,7 @@ def critic_loss(critics: Critics, index: int, base: Any) -> Any:
 
 def coded(world: World, behaviour: training.Behaviour, slow: Critics, patch: Any) -> dict[Any, Any]:
     """The same losses as the training step computes them, from one imagination for all; and what must teach nobody."""
-    dreams = imagine(world.model, behaviour.actors, world.start, STEPS, fresh(7))
+    dreams = imagine(world.model, behaviour.actors, world.starts.latent, STEPS, fresh(7))
     sg = jax.lax.stop_gradient
 
     def imagined_once(_: Any, actors: Actors, *__: Any) -> Any:
@@ -230,13 +256,14 @@ def coded(world: World, behaviour: training.Behaviour, slow: Critics, patch: Any
     for grad, method in VARIANTS:
         agent = AgentConfig(
             actor_grad=grad, imagination=STEPS, discount=GAMMA, lam=LAM, entropy=ENTROPY, norm_limit=LIMIT,
-            norm_decay=DECAY, ema_regulariser=REGULARISER, **METHODS[method],
+            backup_norm_limit=BACKUP_LIMIT, unsafe_weight=LEAVING, norm_decay=DECAY, ema_regulariser=REGULARISER,
+            **METHODS[method],
         )  # fmt: skip
         config = Config(ModelConfig(size="xxs"), agent, ShieldConfig(horizon=HORIZON))
         multiplier = Multiplier(jnp.asarray(LAG_LAM), jnp.asarray(LAG_MU))
         state = training.Learned(world.model, behaviour, slow, None, None, world.old, multiplier)
         _, (norms, multiplier, metrics) = training._behaviour_loss(
-            behaviour, slow, world.model, world.start, world.goes_on, state, config, fresh()
+            behaviour, slow, world.model, world.starts, state, config, fresh()
         )
         losses[grad, method] = metrics["actor/task_loss"]
         losses[grad, "backup policy"] = metrics["actor/backup_loss"]

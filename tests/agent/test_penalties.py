@@ -41,10 +41,13 @@ def test_none_and_penl():
 
 def test_plpg_by_hand():
     """δ_t = −(c_{t+1} + V(s_{t+1}) − V(s_t)): rising danger shrinks the weight, falling danger does not raise it."""
-    found = plpg(0.8).apply(imagined([0.0, 2.0, 0.0, 10.0], [1.0, 1.5, 1.5, 0.5, 9.5]), NOTHING)
+    costs, values = np.array([0.0, 2.0, 0.0, 10.0]), np.array([1.0, 1.5, 1.5, 0.5, 9.5])
     weights = [math.exp(-0.5), math.exp(-2.0), 1.0, 1e-6]
-    np.testing.assert_allclose(found.reward[:, 0], weights, rtol=1e-4)
-    np.testing.assert_allclose(found.cost[:, 0], 0.8)
+    for cost in (10.0, 0.3):  # As printed, or the same dangers at another price: the weights are the same.
+        unit = cost / 10
+        found = plpg(0.8, cost).apply(imagined((unit * costs).tolist(), (unit * values).tolist()), NOTHING)
+        np.testing.assert_allclose(found.reward[:, 0], weights, rtol=1e-4)
+        np.testing.assert_allclose(found.cost[:, 0], 0.8)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ambs.agent.networks import CRITICS
-from ambs.agent.update import Learned, improve, init
+from ambs.agent.update import Learned, Starts, improve, init
 from ambs.config import AgentConfig, Config, ModelConfig, Size
 from ambs.envs.grid import ATOMS, Grid
 from ambs.nn.distributions import UNIMIX
@@ -103,9 +103,8 @@ def learner():
     def run(arrays, updates, policies_learn, key):
         def step(index, arrays):
             state = eqx.combine(arrays, static)
-            after, _ = improve(
-                state, every, jnp.asarray(ON, jnp.float32), at(key, index), jnp.array(True), config=CONFIG
-            )
+            starts = Starts(every, jnp.asarray(ON, jnp.float32), jnp.zeros(CELLS, bool))
+            after, _ = improve(state, starts, at(key, index), jnp.array(True), config=CONFIG)
             actors = jax.tree.map(
                 lambda old, new: jnp.where(policies_learn, new, old), state.behaviour.actors, after.behaviour.actors
             )

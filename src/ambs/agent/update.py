@@ -210,7 +210,7 @@ def _behaviour_loss(
 
     task_weight = _reach(task.proceed, starts.goes_on, agent.discount)
     backup_weight = _reach(backup.proceed, starts.goes_on, agent.discount)
-    leaving = 1 + (agent.unsafe_weight - 1) * at_least_float32(starts.unsafe)[None]
+    leaving = jnp.where(starts.unsafe, agent.unsafe_weight, 1.0)[None]
     task_loss, task_entropy = _actor_loss(behaviour.actors.task, task, task_gain, task_weight, config)
     backup_loss, backup_entropy = _actor_loss(
         behaviour.actors.backup, backup, backup_gain, backup_weight * leaving, config

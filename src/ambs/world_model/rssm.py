@@ -144,8 +144,7 @@ class RSSM(eqx.Module):
         return Latent(deter, sample_straight_through(drawn, posterior).astype(deter.dtype)), posterior
 
     def _advance(self, latent: Latent, action: Float[Array, "actions"]) -> Float[Array, "deter"]:
-        # As the world executes it: clipped to ±1. Divided, so that a gradient still reaches a policy that asks for more.
-        executed = action / jax.lax.stop_gradient(jnp.maximum(1.0, jnp.abs(action)))
+        executed = jnp.clip(action, -1, 1)  # As the world executes it.
         inputs = jnp.concatenate([latent.stoch.reshape(-1), executed.astype(latent.stoch.dtype)])
         return self.gru(self.input(inputs), latent.deter)
 

@@ -1,17 +1,22 @@
 """Label thresholds and label quality on made-up probabilities."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.training.calibrate import HIGHEST, LOWEST, LabelProbs, calibrate, quality
+from ambs.training.calibrate import HIGHEST, LOWEST, LabelProbs, calibrate, calibrate_level, quality, stays_safe
 
 
-def probs(filtered, imagined=None, truth=None):
+def probs(filtered, imagined=None, truth=None, risk=None, holds_now=None):
     filtered = jnp.asarray(filtered, jnp.float32)[:, :, None, None]
     imagined = jnp.zeros_like(filtered) if imagined is None else jnp.asarray(imagined, jnp.float32)[:, :, None, None]
     truth = jnp.zeros(filtered.shape, bool) if truth is None else jnp.asarray(truth, bool)[:, :, None, None]
-    return LabelProbs(filtered, imagined, truth)
+    windows = filtered.shape[0]
+    risk = jnp.zeros(windows) if risk is None else jnp.asarray(risk, jnp.float32)
+    holds_now = jnp.ones(windows, bool) if holds_now is None else jnp.asarray(holds_now)
+    return LabelProbs(filtered, imagined, truth, risk, holds_now)
 
 
 def test_the_threshold_flags_just_the_share_that_is_allowed():
@@ -63,7 +68,14 @@ def test_quality_by_hand():
     filtered = [[0, 0, 0.9], [0, 0.9, 0.1], [0, 0, 0.8], [0.7, 0, 0], [0, 0, 0]]
     imagined = [[0, 0, 0], [0, 0, 0.9], [0, 0, 0.1], [0, 0, 0], [0.6, 0, 0]]
     function = quality.__wrapped__ if hasattr(quality, "__wrapped__") else quality
-    found = function(_Model(), probs(filtered, imagined, truth), jnp.ones(5, bool), jnp.array([0.5]))
+    risk = [0.2, 0.3, 0.2, 0.9, 0.1]
+    given = probs(filtered, imagined, truth, risk, [True, True, True, False, True])
+    found = function(_Model(), given, jnp.ones(5, bool), jnp.array([0.5]))
+    # −ln of what was said of each step, .9 .9 .1 .8 .7 and 1 elsewhere; a certainty that is wrong counts as 1e-6.
+    loss = -(math.log(1 - 0.9) + math.log(0.9) + math.log(0.1) + math.log(0.8) + math.log(0.7)) / 15
+    dreamt = -(2 * math.log(1e-6) + math.log(0.9) + math.log(0.1) + math.log(1 - 0.6)) / 15
+    assert float(found.pop("labels/loss")) == pytest.approx(loss, rel=1e-5)
+    assert float(found.pop("labels/imagined_loss")) == pytest.approx(dreamt, rel=1e-5)
     got = {name.removeprefix("labels/"): round(float(value), 6) for name, value in found.items()}
     assert got == {
         "precision": 0.75,  # 3 of the 4 flagged steps are violations
@@ -72,4 +84,31 @@ def test_quality_by_hand():
         "imagined_false_flags": 0.5,
         "missed_onsets": 0.5,  # of the two windows that begin safe and turn unsafe, one is missed
         "unsafe_windows": 0.6,
+        "auroc": 0.875,  # risks .3, .2 of windows that fail against .2, .1 of safe ones: 3 of 4 pairs, and one tie
+        "detected": 0.5,  # above .2, the highest risk of a safe window, lies .3 alone
+        "optimism": 0.4,  # .9 + .1 + .6 imagined, 4 real
     }
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 3), (0.05, 2), (0.5, 1), (1.0, 0)])
+def test_the_level_in_force_keeps_the_budget_of_false_alarms(share, expected):
+    """Risks 0 … 1 evenly; levels that accept up to .1, .6, .96 and 1."""
+    risk = np.linspace(0, 1, 1001)
+    accepted = (0.1, 0.6, 0.96, 1.0)
+
+    def level(safe, so_far):
+        return int(calibrate_level(jnp.asarray(risk), jnp.asarray(safe), share, accepted, jnp.array(so_far)))
+
+    assert level(np.ones(1001, bool), 3) == expected
+    assert (risk > accepted[expected]).mean() <= share + 1e-9
+    # What is not safe may be as risky as it likes: below .5 alone the budget holds at lower levels.
+    assert level(risk <= 0.5, 3) == min(expected, 1 if share < 0.8 else 0)
+    # Too few safe windows: the level stays.
+    assert level(risk < 0.1, 2) == 2
+
+
+def test_safe_windows_by_hand():
+    truth = [[0, 0], [0, 1], [0, 0], [0, 0]]
+    given = probs(np.zeros((4, 2)), truth=truth, holds_now=[True, True, False, True])
+    function = stays_safe.__wrapped__ if hasattr(stays_safe, "__wrapped__") else stays_safe
+    assert function(_Model(), given, jnp.array([True, True, True, False])).tolist() == [True, False, False, False]

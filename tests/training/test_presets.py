@@ -1,6 +1,7 @@
 """How settings combine, and what is said about bad ones."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -41,7 +42,11 @@ def test_the_papers_semantics_follow_its_code():
 def test_a_quarter_million_updates_for_a_million_frames():
     """The notes: train ratio 512 and batches of 1024 steps make .5 updates per agent step."""
     training = resolve("paper-scale").training
-    assert training.updates_per_step * training.frames / training.action_repeat == 250_000
+    assert training.updates_due(training.frames // training.action_repeat) == 250_000
+    # 64 at first: 50 000 steps of it, then 450 000 at 512.
+    early = replace(training, early_ratio=64.0, early_frames=100_000)
+    assert early.updates_due(50_000) == 3125
+    assert early.updates_due(training.frames // training.action_repeat) == 3125 + 225_000
 
 
 def test_the_lagrangian_counts_violations():

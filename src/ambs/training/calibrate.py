@@ -107,23 +107,26 @@ def calibrate(
 
 
 def calibrate_level(
-    model: WorldModel,
-    probs: LabelProbs,
-    whole: Bool[Array, "windows"],
+    risk: Float[Array, "windows"],
+    safe: Bool[Array, "windows"],
     share: float,
     accepted: tuple[float, ...],
     level: Int[Array, ""],
 ) -> Int[Array, ""]:
-    """The number of the lowest level that flags at most `share` of the `whole` windows in which Ψ holds throughout.
+    """The number of the lowest level that flags at most `share` of the windows that are `safe` (`stays_safe`).
 
     `accepted`: the risk up to which each level accepts, ascending. `level`: the one so far, kept if there are too few windows.
     """
-    psi, atoms = model.trace_formula()
-    safe = whole & probs.holds_now & ~violates(psi, atoms, probs.truth).any(axis=1)
-    order = jnp.sort(jnp.where(safe, probs.risk, -1.0))[::-1]
-    limit = order[jnp.floor(share * safe.sum()).astype(int)]
+    order = jnp.sort(jnp.where(safe, risk, -1.0))[::-1]
+    limit = order[jnp.minimum(jnp.floor(share * safe.sum()).astype(int), risk.shape[0] - 1)]
     found = jnp.searchsorted(jnp.array(accepted), limit)
     return jnp.where(safe.sum() >= ENOUGH, jnp.minimum(found, len(accepted) - 1), level).astype(level.dtype)
+
+
+def stays_safe(model: WorldModel, probs: LabelProbs, whole: Bool[Array, "windows"]) -> Bool[Array, "windows"]:
+    """Windows within one episode in which Ψ holds where the context ends and for all T steps after."""
+    psi, atoms = model.trace_formula()
+    return whole & probs.holds_now & ~violates(psi, atoms, probs.truth).any(axis=1)
 
 
 def quality(

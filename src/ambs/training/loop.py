@@ -33,6 +33,7 @@ from ambs.training.calibrate import (
     memorised,
     predict,
     quality,
+    stays_safe,
     within_one_episode,
 )
 from ambs.training.interface import Interface, interface, survey
@@ -340,7 +341,8 @@ def _set_thresholds(
         thresholds = calibrate(probs, whole, config.training.false_flags, thresholds)
     if level is not None:
         accepted = accepted_risks(config.shield)
-        level = calibrate_level(model, probs, whole, config.training.false_alarms, accepted, level)
+        safe = stays_safe(model, probs, whole)
+        level = calibrate_level(probs.risk, safe, config.training.false_alarms, accepted, level)
     return thresholds, level
 
 

@@ -69,28 +69,31 @@ def _step_terms(
     limit = model.config.widths.bin_limit
     terms["reward"] = two_hot_loss(model.heads.reward(features), item.reward, limit)
     terms["proceed"] = bernoulli_loss(model.heads.proceed(features)[0], at_least_float32(item.proceed))
-    terms["labels" if model.heads.labels is not None else "cost"] = _label_loss(model, features, item.labels)
+    terms |= label_terms(model, features, item.labels)
     return terms | kl_terms(seen.posterior, seen.prior, model.config.free_nats), categorical_kl(
         seen.posterior, seen.prior
     )
 
 
-def _label_loss(
+def label_terms(
     model: WorldModel, features: Float[Array, "features"], labels: Bool[Array, "frames atoms"]
-) -> Float[Array, ""]:
-    """Of the labels' or the cost's head at one step. Atoms that Ψ does not speak of are learned, for other formulas, from
-    stopped features: they do not shape the latents."""
-    spec, heads = model.spec, model.heads
+) -> dict[str, Float[Array, ""]]:
+    """Losses of the heads of labels and cost, as far as there are any, at one step.
+
+    Atoms that Ψ does not speak of are learned, for other formulas, from stopped features: they do not shape the latents.
+    """
+    spec, heads, terms = model.spec, model.heads, {}
+    if heads.labels is not None:
+        logits = heads.labels(features).reshape(labels.shape)
+        matters = [name in spec.psi.atoms() for name in spec.atoms.names]
+        if not all(matters):
+            aside = heads.labels(jax.lax.stop_gradient(features)).reshape(labels.shape)
+            logits = jnp.where(jnp.array(matters)[None], logits, aside)
+        terms["labels"] = bernoulli_loss(logits, at_least_float32(labels), model.config.positive_weight).sum()
     if heads.cost is not None:
         cost = spec.cost * at_least_float32(violates(spec.psi, spec.atoms, labels))
-        return two_hot_loss(heads.cost(features), cost, model.config.widths.bin_limit)
-    assert heads.labels is not None
-    logits = heads.labels(features).reshape(labels.shape)
-    matters = [name in spec.psi.atoms() for name in spec.atoms.names]
-    if not all(matters):
-        aside = heads.labels(jax.lax.stop_gradient(features)).reshape(labels.shape)
-        logits = jnp.where(jnp.array(matters)[None], logits, aside)
-    return bernoulli_loss(logits, at_least_float32(labels), model.config.positive_weight).sum()
+        terms["cost"] = two_hot_loss(heads.cost(features), cost, model.config.widths.bin_limit)
+    return terms
 
 
 def _open_loop_loss(model: WorldModel, batch: Sequence, latent: Latent, key: Key[Array, ""]) -> Float[Array, ""]:
@@ -109,8 +112,8 @@ def _open_loop_loss(model: WorldModel, batch: Sequence, latent: Latent, key: Key
         )
         action, labels, is_first = ahead
         imagined = model.rssm.imagine_along(jax.tree.map(lambda leaf: leaf[start], latent), action, move_key)
-        losses = jax.vmap(lambda features, labels: _label_loss(model, features, labels))(imagined.features, labels)
-        return losses, jnp.cumprod(1.0 - is_first)
+        terms = jax.vmap(lambda features, labels: label_terms(model, features, labels))(imagined.features, labels)
+        return sum(terms.values(), jnp.zeros(())), jnp.cumprod(1.0 - is_first)
 
     keys = jax.random.split(key, (batch.reward.shape[0], model.config.open_loop_starts))
     many = jax.vmap(jax.vmap(one, in_axes=(None, None, 0)))

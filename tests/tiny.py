@@ -63,7 +63,9 @@ def batch_for(spec: Spec, batch: int = 2, time: int = 4, seed: int = 0) -> Seque
     observation = {}
     if spec.observation.image:
         side = spec.observation.image
-        observation["image"] = jnp.asarray(rng.integers(0, 256, (*lead, side, side, 3)), jnp.uint8)
+        observation["image"] = jnp.asarray(
+            rng.integers(0, 256, (*lead, side, side, spec.observation.channels)), jnp.uint8
+        )
     if spec.observation.vector:
         observation["vector"] = jnp.asarray(rng.normal(size=(*lead, spec.observation.vector)), float)
     return Sequence(

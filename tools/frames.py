@@ -1,6 +1,6 @@
 """A sheet of frames: MuJoCo's beside the ray-caster's and their absolute difference.
 
-    python tools/frames.py tests/golden/*.npz --out docs/frames.png --redraw
+    python tools/frames.py tests/golden/*Goal?.npz --out docs/frames.png [--redraw]
 
 `--redraw` lets MuJoCo draw the recorded states again where the recording holds an all-black frame (needs OpenGL).
 """

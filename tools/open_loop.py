@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
+from ambs.report.inspector.recording import side_by_side
 from ambs.training.agent import Agent, load
 from ambs.training.loop import make_envs
 
@@ -98,7 +99,8 @@ def strip(window: dict[str, np.ndarray], images: np.ndarray, chances: np.ndarray
         return canvas
 
     rows = []
-    for frames, odds in ((window["image"], window["violated"].astype(float)), (images, chances)):
+    for stored, odds in ((window["image"], window["violated"].astype(float)), (images, chances)):
+        frames = side_by_side(stored)
         some = range(start, len(frames), every)
         rows.append(np.concatenate([framed(frames[i], float(np.clip(odds[i], 0, 1))) for i in some], axis=1))
     return np.concatenate(rows)

@@ -305,6 +305,8 @@ class Config:
     """Registered environment, short name, or `module:factory` of your own labelled one."""
     obs: Literal["vision", "vector", "both"] = "vision"
     """What the agent sees."""
+    cameras: Literal["front", "front+back"] = "front"
+    """Where a Safety Gym robot's cameras look; with both, a picture has six channels."""
     method: Method = "copt"
     """penl, plpg, copt: AMBS with that policy gradient; ambs: shield only; lag: augmented Lagrangian; dreamer: neither."""
     semantics: Literal["corrected", "paper"] = "corrected"

@@ -41,11 +41,11 @@ def test_a_mirrored_world_does_what_mirrored_actions_say(name, together):
 
 
 # Seeds of which the robot sees a goal and hazards, or these and a vase.
-@pytest.mark.parametrize(("name", "seed"), [("PointGoal1", 9), ("CarGoal1", 1)])
-def test_a_mirrored_world_looks_mirrored(name, seed):
+@pytest.mark.parametrize(("name", "seed", "cameras"), [("PointGoal1", 9, "front"), ("CarGoal1", 1, "front+back")])
+def test_a_mirrored_world_looks_mirrored(name, seed, cameras):
     worlds = moving(name, seed)
     exchange(worlds)
-    observer = Observer(worlds.task, "vision", Looks())
+    observer = Observer(worlds.task, "vision", Looks(cameras=cameras))
     pictures = observer.pictures(worlds).astype(int)
     difference = np.abs(observer.mirror.picture(pictures[0]) - pictures[1])
     # Samples within a pixel are not symmetric, and the edge of the floor is off by a tile.

@@ -43,6 +43,7 @@ def test_pictures_have_the_size_asked_for():
         ({"palette": "pastel"}, "palette must be 'safety_gymnasium' or 'openai', got 'pastel'"),
         ({"renderer": "vulkan"}, "renderer must be 'rays' or 'mujoco', got 'vulkan'"),
         ({"samples": 3}, "samples must be 1 or 4, got 3"),
+        ({"cameras": "rear"}, "cameras must be 'front' or 'front\\+back', got 'rear'"),
         ({"view": "side"}, "view must be 'chase' or 'top_down', got 'side'"),
         ({"spec": "!hazzard"}, "unknown atom 'hazzard'.*did you mean 'hazard'"),
     ],

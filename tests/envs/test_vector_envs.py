@@ -130,6 +130,20 @@ def test_pictures_come_in_one_batch_and_are_those_of_single_environments():
     assert np.abs(images[1].astype(int) - alone).max() <= 1
 
 
+def test_a_second_camera_looks_back():
+    envs = make_vector("PointGoal1", 1, size=32, samples=1, threads=1, cameras="front+back")
+    images, _ = envs.reset(seed=1)
+    assert images.shape[1:] == envs.single_observation_space.shape == (32, 32, 6)
+    worlds = envs.worlds
+    pictures = []
+    for way in (900.0, 1.0, -1.0):
+        worlds.goal[0] = worlds.robot_pos[0, :2] + way * worlds.robot_mat[0, :2, 0]
+        pictures.append(envs.observer.pictures(worlds)[0])
+    nowhere, ahead, behind = pictures
+    assert (ahead != nowhere).any((0, 1)).tolist() == [True] * 3 + [False] * 3
+    assert (behind != nowhere).any((0, 1)).tolist() == [False] * 3 + [True] * 3
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -9,6 +9,7 @@ from ambs.errors import UserError
 from ambs.presets import resolve
 from ambs.training.interface import LEAST_DEVIATION, Interface, interface, survey
 from ambs.training.loop import make_envs
+from ambs.world_model.vision import ObservationSpec
 
 
 @pytest.mark.parametrize("env", ["ambs/PointWorld-v0", "ambs/PointGoal1-v0"])
@@ -58,9 +59,27 @@ def test_an_environment_that_has_changed_is_not_gone_on_with():
             found.as_surveyed(Interface.from_dict(json.loads(json.dumps(found.to_dict())) | changes))
 
 
-def test_pictures_need_no_survey():
-    config = resolve("quickstart", changes={"env": "ambs/PointGoal1-v0", "obs": "vision"})
+@pytest.mark.parametrize(("cameras", "channels"), [("front", 3), ("front+back", 6)])
+def test_pictures_need_no_survey(cameras, channels):
+    changes = {"env": "ambs/PointGoal1-v0", "obs": "vision", "cameras": cameras}
+    config = resolve("quickstart", changes=changes)
     envs = make_envs(config, 1)
     plain = interface(envs, config)
     assert survey(envs, plain, seed=0) is plain
+    assert plain.spec.observation == ObservationSpec(64, channels=channels)
+    stored = json.loads(json.dumps(plain.to_dict()))
+    assert Interface.from_dict(stored).spec == plain.spec
+    del stored["observation"]["channels"]  # As checkpoints were before there was a second camera.
+    known = Interface.from_dict(stored)
+    assert known.spec.observation.channels == 3
+    if channels == 3:
+        assert plain.as_surveyed(known).spec == plain.spec
+    else:
+        with pytest.raises(UserError, match=r"its observation is .*6.*, and was .*3"):
+            plain.as_surveyed(known)
     envs.close()
+
+
+def test_worlds_without_cameras_say_so():
+    with pytest.raises(UserError, match="ambs/PointWorld-v0 has no option 'cameras'"):
+        make_envs(resolve("quickstart", changes={"cameras": "front+back"}), 1)

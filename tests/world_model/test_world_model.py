@@ -37,9 +37,9 @@ def sequence(model: WorldModel, batch=2, time=5, seed=1) -> Sequence:
     seen = model.spec.observation
     observation = {}
     if seen.image:
-        observation["image"] = jax.random.randint(keys[0], (batch, time, seen.image, seen.image, 3), 0, 256).astype(
-            jnp.uint8
-        )
+        observation["image"] = jax.random.randint(
+            keys[0], (batch, time, seen.image, seen.image, seen.channels), 0, 256
+        ).astype(jnp.uint8)
     if seen.vector:
         observation["vector"] = jax.random.normal(keys[1], (batch, time, seen.vector))
     return Sequence(
@@ -132,7 +132,7 @@ def test_kl_terms_by_hand():
     [
         (ObservationSpec(vector=3), "labels"),
         (ObservationSpec(16, 3), "two_hot"),
-        (ObservationSpec(image=16), "labels"),
+        (ObservationSpec(image=16, channels=6), "labels"),
     ],
 )
 def test_loss_is_the_mean_of_its_terms_and_trains_everything(observation, cost_head):

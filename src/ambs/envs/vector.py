@@ -82,7 +82,7 @@ def episode_seed(seed: int, env: int, episode: int) -> int:
 class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     """What every vector environment of ours does, wherever its copies live; subclasses fill in the methods at the end.
 
-    An observation is a vector, a picture uint8 `[height, width, 3]` or a dictionary of such.
+    An observation is a vector, a picture uint8 `[height, width, 3]` (of two cameras: 6) or a dictionary of such.
     """
 
     can_save = True
@@ -280,7 +280,7 @@ def _check_observation_space(space: gymnasium.Space[Any]) -> None:
     parts = space.spaces.values() if isinstance(space, spaces.Dict) else (space,)
     for part in parts:
         shape = part.shape or ()
-        picture = part.dtype == np.uint8 and len(shape) == 3 and shape[2] == 3
+        picture = part.dtype == np.uint8 and len(shape) == 3 and shape[2] in (3, 6)
         if not (isinstance(part, spaces.Box) and (len(shape) == 1 or picture)):
-            kinds = "a vector, a picture uint8 [height, width, 3] or a dictionary of such"
+            kinds = "a vector, a picture uint8 [height, width, 3 or 6] or a dictionary of such"
             raise UserError(f"observations must be {kinds}, got {part}; gymnasium.wrappers can turn them into vectors")

@@ -18,7 +18,7 @@ INERT = frozenset(
     )
 ) | {"seed", "env", "method"}  # fmt: skip
 """Settings that do not change what is learnt, or are told apart elsewhere."""
-ONCE_ABSENT = {"model.label_scale": "1.0", "model.grades": "0"}
+ONCE_ABSENT = {"model.label_scale": "1.0", "model.grades": "0", "cameras": '"front"'}
 """What settings were before there was a choice: a run that does not have them was made so."""
 LONGEST = 3
 """A label names at most so many settings."""

@@ -126,7 +126,7 @@ class Agent:
     def _checked(self, observation: Any) -> tuple[dict[str, np.ndarray], str]:
         """The observation as the model takes it and nothing; or zeros and what is wrong with it."""
         spec = self.interface.spec.observation.seen
-        shapes = {"image": (spec.image, spec.image, 3), "vector": (spec.vector,)}
+        shapes = {"image": (spec.image, spec.image, spec.channels), "vector": (spec.vector,)}
         wanted = {name: shape for name, shape in shapes.items() if shape[0]}
         try:
             return self._typed(observation, wanted), ""

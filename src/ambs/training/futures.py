@@ -33,7 +33,7 @@ class Futures(NamedTuple):
     shown: Int[Array, "worst pictures"]
     """Steps whose pictures are in `image`; the last is that of the violation."""
     image: Any
-    """uint8 `[worst, pictures, size, size, 3]`; None where no picture is observed."""
+    """uint8 `[worst, pictures, size, size, channels]`; None where no picture is observed."""
     vector: Any
     """Decoded vectors `[worst, time, vector]`; None where none is observed."""
 

@@ -64,7 +64,7 @@ class Interface:
         """
         surveyed = replace(self, spec=self.spec._replace(observation=known.spec.observation))
         ours, theirs = (json.loads(to_json(one.to_dict())) for one in (surveyed, known))
-        ours["observation"] |= {part: getattr(self.spec.observation, part) for part in ("image", "vector")}
+        ours["observation"] |= {part: getattr(self.spec.observation, part) for part in ("image", "vector", "channels")}
         for name, value in ours.items():
             if value != theirs[name]:
                 raise UserError(f"the environment is not what it was: its {name} is {value}, and was {theirs[name]}")
@@ -183,9 +183,10 @@ def _floats(values: np.ndarray) -> tuple[float, ...]:
 
 
 def _observation_spec(data: dict[str, Any]) -> ObservationSpec:
-    return ObservationSpec(
-        data["image"], data["vector"], tuple(data["mean"]), tuple(data["deviation"]), data.get("unseen", False)
-    )
+    mean, deviation = tuple(data["mean"]), tuple(data["deviation"])
+    # Checkpoints from before there was a second camera, or a vector that is not seen, do not tell.
+    channels, unseen = data.get("channels", 3), data.get("unseen", False)
+    return ObservationSpec(data["image"], data["vector"], mean, deviation, channels, unseen)
 
 
 def _fallback(action: Any, discrete: bool, actions: int, low: np.ndarray, high: np.ndarray) -> tuple[float, ...] | None:
@@ -202,18 +203,19 @@ def _fallback(action: Any, discrete: bool, actions: int, low: np.ndarray, high: 
 def _observation(space: spaces.Space) -> ObservationSpec:
     parts = list(space.values()) if isinstance(space, spaces.Dict) else [space]
     image = vector = 0
+    channels = 3
     for part in parts:
         shape = part.shape or ()
         is_image = isinstance(part, spaces.Box) and part.dtype == np.uint8 and len(shape) == 3
-        if is_image and not image and shape[0] == shape[1] and shape[2] == 3:
-            image = shape[0]
+        if is_image and not image and shape[0] == shape[1] and shape[2] in (3, 6):
+            image, channels = shape[0], shape[2]
         elif isinstance(part, spaces.Box) and not is_image and len(shape) == 1 and not vector:
             vector = shape[0]
         else:
             raise UserError(
-                f"observations must be a square RGB image (uint8), a vector, or a Dict of one of each; "
-                f"this environment has {part}"
+                "observations must be a square RGB image (uint8; of two cameras: six channels), a vector, or a Dict of one "
+                f"of each; this environment has {part}"
             )
-    found = ObservationSpec(image, vector)
+    found = ObservationSpec(image, vector, channels=channels)
     found.check()
     return found

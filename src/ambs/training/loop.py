@@ -297,7 +297,9 @@ def make_envs(config: Config, count: int | None = None, *, learning: bool = Fals
     training = config.training
     both = learning and config.obs == "vision" and config.model.also_predict == "sensors"
     # Ours run in this process, where nothing can be killed.
-    options = {"timeout": training.env_timeout} if ":" in config.env else {}
+    options: dict[str, Any] = {"timeout": training.env_timeout} if ":" in config.env else {}
+    # Only Safety Gym's worlds have the option; others say so.
+    options |= {"cameras": config.cameras} if config.cameras != "front" else {}
     return make_vector(
         config.env,
         count or training.envs,

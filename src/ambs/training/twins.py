@@ -41,7 +41,7 @@ class Twin(NamedTuple):
     shown: np.ndarray
     """Steps of which there are pictures."""
     image: np.ndarray | None
-    """uint8 `[pictures, size, size, 3]`."""
+    """uint8 `[pictures, size, size, channels]`."""
 
 
 def roll_twins(agent: Agent, envs: Any, moments: list[Moment], steps: int) -> list[Twin]:

@@ -14,7 +14,7 @@ from ambs.nn.layers import MLP, Conv, Linear
 from ambs.nn.precision import at_least_float32
 
 Observation = dict[str, Shaped[Array, "..."]]
-"""`image` `[size, size, 3]` uint8 and/or `vector` `[vector]` float."""
+"""`image` `[size, size, channels]` uint8 and/or `vector` `[vector]` float."""
 
 
 REACH = 4.0
@@ -30,6 +30,8 @@ class ObservationSpec(NamedTuple):
     """Of each entry of the vector, in symlog scale; empty: 0."""
     deviation: tuple[float, ...] = ()
     """How much it varies; empty: 1. The model sees and predicts (symlog(vector) − mean) / deviation."""
+    channels: int = 3
+    """Of the image: three for each camera."""
     unseen: bool = False
     """Whether the vector is for the decoder alone: known while training, never seen by the agent."""
 
@@ -79,7 +81,7 @@ class Encoder(eqx.Module):
         spec.check()
         self.spec, self.grades = spec, grades
         keys = jax.random.split(key, 5)
-        channels = [3] + [size.cnn_depth * factor for factor in (1, 2, 4, 8)]
+        channels = [spec.channels] + [size.cnn_depth * factor for factor in (1, 2, 4, 8)]
         stages = zip(channels[:-1], channels[1:], keys[:4], strict=True) if spec.image else ()
         self.convs = tuple(Conv(a, b, key=k) for a, b, k in stages)
         self.mlp = (
@@ -115,10 +117,10 @@ class Decoder(eqx.Module):
     def __init__(self, features: int, spec: ObservationSpec, size: Size, *, key: Key[Array, ""]):
         keys = jax.random.split(key, 6)
         self.grid = spec.image // 16
-        channels = [size.cnn_depth * factor for factor in (8, 4, 2, 1)] + [3]
+        channels = [size.cnn_depth * factor for factor in (8, 4, 2, 1)] + [spec.channels]
         self.project = Linear(features, self.grid**2 * channels[0], key=keys[4]) if spec.image else None
         stages = zip(channels[:-1], channels[1:], keys[:4], strict=True) if spec.image else ()
-        self.convs = tuple(Conv(a, b, key=k, up=True, plain=b == 3) for a, b, k in stages)
+        self.convs = tuple(Conv(a, b, key=k, up=True, plain=n == 3) for n, (a, b, k) in enumerate(stages))
         self.mlp = (
             MLP(features, spec.vector, layers=size.vector_layers, units=size.vector_units, key=keys[5])
             if spec.vector

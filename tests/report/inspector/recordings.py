@@ -49,6 +49,7 @@ def make_recording(
     *,
     steps: int = 80,
     image: int = 0,
+    channels: int = 3,
     seed: int = 0,
     atom: str = "hazard",
     **facts: Any,
@@ -79,8 +80,8 @@ def make_recording(
         "scene.extent": np.array([-1.5, 1.5, -1.5, 1.5]),
     }  # fmt: skip
     if image:
-        arrays["observation.image"] = rng.integers(0, 256, (steps, image, image, 3)).astype(np.uint8)
-    arrays |= details(arrays, full, config, image, rng)
+        arrays["observation.image"] = rng.integers(0, 256, (steps, image, image, channels)).astype(np.uint8)
+    arrays |= details(arrays, full, config, (image, image, channels) if image else (), rng)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{name}.npz").open("wb") as file:
         np.savez_compressed(file, **arrays)
@@ -95,7 +96,9 @@ def make_recording(
     return folder / f"{name}.npz"
 
 
-def details(arrays: dict[str, Any], full: dict[str, Any], config: ShieldConfig, image: int, rng: Any) -> dict[str, Any]:
+def details(
+    arrays: dict[str, Any], full: dict[str, Any], config: ShieldConfig, image: tuple[int, ...], rng: Any
+) -> dict[str, Any]:
     """Futures of the first ten overrides, every second twin of which violates; the truth at each."""
     found = np.flatnonzero(arrays["overridden"] & (arrays["traces_used"] > 0))[:10]
     count, worst, horizon = len(found), 3, config.steps
@@ -111,8 +114,8 @@ def details(arrays: dict[str, Any], full: dict[str, Any], config: ShieldConfig, 
         "twin.shown": np.tile(np.arange(1, 4), (count, 1)),
     }  # fmt: skip
     if image:
-        parts["futures.image"] = rng.integers(0, 256, (count, worst, horizon, image, image, 3)).astype(np.uint8)
-        parts["twin.image"] = rng.integers(0, 256, (count, 3, image, image, 3)).astype(np.uint8)
+        parts["futures.image"] = rng.integers(0, 256, (count, worst, horizon, *image)).astype(np.uint8)
+        parts["twin.image"] = rng.integers(0, 256, (count, 3, *image)).astype(np.uint8)
     else:
         parts |= {"futures.robot": place, "futures.items": np.tile([1.0, 0.1, 0.1, 0.4], (*place.shape[:3], 1, 1))}
         parts["futures.extent"] = arrays["scene.extent"]

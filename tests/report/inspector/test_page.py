@@ -22,12 +22,12 @@ STEP = "Number(document.documentElement.dataset.step)"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Pages of an episode per decision rule, one with pictures and hostile text, and one of 1000 steps."""
+    """Pages of an episode per decision rule, one with pictures of two cameras and hostile text, and one of 1000 steps."""
     root = tmp_path_factory.mktemp("recorded")
     for number, (name, config) in enumerate(SETTINGS.items()):
         make_recording(root / name, config, seed=number)
     evil = {"env": EVIL, "method": EVIL, "caveat": EVIL, "action_names": [EVIL, EVIL], "kinds": [EVIL] * 4}
-    make_recording(root / "evil", name="episode-0001-on", image=16, atom=EVIL, **evil)
+    make_recording(root / "evil", name="episode-0001-on", image=16, channels=6, atom=EVIL, **evil)
     make_recording(root / "long", ShieldConfig(), steps=1000, image=16)
     bare = make_recording(root / "bare")
     places = (
@@ -286,7 +286,7 @@ def test_untrusted_text_is_text(browser, recorded):
     assert browser.evaluate(f"document.querySelector('header').textContent.includes({json.dumps(EVIL)})")
     assert browser.evaluate(f"document.getElementById('why').textContent.includes({json.dumps(EVIL)})")
     assert browser.evaluate("document.querySelectorAll('script').length") == 5
-    assert browser.evaluate("document.querySelectorAll('#camera')[0].naturalWidth") == 16
+    assert browser.evaluate("document.querySelectorAll('#camera')[0].naturalWidth") == 32
     assert browser.complaints == []
 
 

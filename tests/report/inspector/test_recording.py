@@ -1,5 +1,6 @@
 """Reading recordings, what is found in them, and what else than a page is made of them; by hand-worked answers."""
 
+import base64
 import csv
 import io
 import json
@@ -7,6 +8,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ambs.cli.main import main
 from ambs.errors import UserError
@@ -67,6 +69,26 @@ def test_pages_stay_small(path, monkeypatch, tmp_path):
     assert page_data(read(seen))["pictures"] == []
     assert "larger than 20 MB" in document(read(seen), [])
     assert LARGEST_PAGE <= 20_000_000
+
+
+def test_pictures_of_two_cameras_are_shown_side_by_side(tmp_path):
+    seen = make_recording(tmp_path, steps=20, image=16, channels=6)
+    with np.load(seen) as stored:
+        ahead, behind = np.split(stored["observation.image"], 2, axis=-1)
+        futures = stored["futures.image"]
+    recording = read(seen)
+    np.testing.assert_array_equal(recording.arrays["observation.image"], np.concatenate([ahead, behind], axis=2))
+    np.testing.assert_array_equal(recording.arrays["futures.image"][..., :16, :], futures[..., :3])
+    data = page_data(recording)
+    assert data["wide"]
+    assert Image.open(io.BytesIO(base64.b64decode(data["pictures"][0].split(",")[1]))).size == (32, 16)
+    assert not page_data(read(make_recording(tmp_path, steps=20, image=16)))["wide"]
+    changed(seen, tmp_path, arrays={"observation.image": np.zeros((20, 16, 16, 4), np.uint8)}, without=PICTURES)
+    with pytest.raises(UserError, match=r"observation.image must have 3 channels, or 6 of two cameras, got 4"):
+        read(seen)
+
+
+PICTURES = ("futures.image", "twin.image")
 
 
 def test_damage_gets_a_sentence(path, tmp_path):

@@ -45,7 +45,7 @@ class Solid(NamedTuple):
 class Camera:
     """Draws batches of scenes on CPU or GPU; every method is a jitted pure function of its array arguments.
 
-    Arguments of `render`, `chase` and `top_down`, all in metres and the world frame: robot_pos `[N, 3]`, robot_mat
+    Arguments of `render`, `back`, `chase` and `top_down`, all in metres and the world frame: robot_pos `[N, 3]`, robot_mat
     `[N, 3, 3]` (columns are the body's axes), goal `[N, 2]` or None, hazards `[N, H, 2]`, vase_pos `[N, V, 3]`,
     vase_mat `[N, V, 3, 3]`; H and V may be 0. They return uint8 RGB `[N, size, size, 3]`, row 0 at the top.
 
@@ -70,7 +70,7 @@ class Camera:
         self.mirror = mirror
         self.palette = palette
         self._vision = jax.jit(self._mounted(look.VISION[robot], size))
-        self._human: dict[tuple[str, int], Any] = {}
+        self._others: dict[tuple[str, int], Any] = {}
 
     def render(
         self,
@@ -84,17 +84,23 @@ class Camera:
         """The robot's own view."""
         return self._vision(robot_pos, robot_mat, goal, hazards, vase_pos, vase_mat)
 
+    def back(self, *scene: Any) -> UInt8[Array, "N size size 3"]:
+        """What lies behind the robot: the view of its rear camera, as large as `render`'s."""
+        if ("back", self.size) not in self._others:
+            self._others["back", self.size] = jax.jit(self._mounted(look.VISION_BACK[self.robot], self.size))
+        return self._others["back", self.size](*scene)
+
     def chase(self, *scene: Any, size: int = 256) -> UInt8[Array, "N size size 3"]:
         """The robot from behind and above."""
-        if ("chase", size) not in self._human:
-            self._human["chase", size] = jax.jit(self._mounted(look.CHASE[self.robot], size))
-        return self._human["chase", size](*scene)
+        if ("chase", size) not in self._others:
+            self._others["chase", size] = jax.jit(self._mounted(look.CHASE[self.robot], size))
+        return self._others["chase", size](*scene)
 
     def top_down(self, *scene: Any, size: int = 256) -> UInt8[Array, "N size size 3"]:
         """The whole floor from above, world x to the right and y up."""
-        if ("top_down", size) not in self._human:
-            self._human["top_down", size] = jax.jit(self._overhead(size))
-        return self._human["top_down", size](*scene)
+        if ("top_down", size) not in self._others:
+            self._others["top_down", size] = jax.jit(self._overhead(size))
+        return self._others["top_down", size](*scene)
 
     def _mounted(self, view: look.View, size: int) -> Any:
         """A view fixed to the robot: in its own frame the robot never moves, so its pixels are computed here, once."""

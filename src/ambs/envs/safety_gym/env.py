@@ -52,6 +52,7 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
         mirror: bool = True,
         palette: str = "safety_gymnasium",
         renderer: str = "rays",
+        cameras: str = "front",
         spec: str | Formula | None = None,
         collision: str = "contact",
         frame_skip: int = FRAME_SKIP,
@@ -68,7 +69,7 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
         self.task = find_task(task)
         self.atoms: Atoms = ATOMS
         self.psi: Formula = choose_spec(spec, self.task.spec, ATOMS)
-        self.observer = Observer(self.task, observation, Looks(size, samples, mirror, palette, renderer))
+        self.observer = Observer(self.task, observation, Looks(size, samples, mirror, palette, renderer, cameras))
         accelerations = observation != "vision"
         self.worlds = Worlds(
             self.task, collision=collision, frame_skip=frame_skip, max_frames=max_frames, accelerations=accelerations

@@ -50,6 +50,10 @@ class MujocoCamera:
         """What the robot sees: N poses and layouts in metres, world frame -> `[N, size, size, 3]`."""
         return self._draw("vision", self.size, robot_pos, robot_mat, goal, hazards, vase_pos, vase_mat)
 
+    def back(self, *scene: Any) -> UInt8[ndarray, "N size size 3"]:
+        """What lies behind the robot: the view of its rear camera; arguments as for `render`."""
+        return self._draw("back", self.size, *scene)
+
     def chase(self, *scene: Any, size: int = 256) -> UInt8[ndarray, "N size size 3"]:
         """The robot from behind and above; arguments as for `render`."""
         return self._draw("chase", size, *scene)
@@ -131,7 +135,7 @@ def _place(data: Any, robot_pos: Any, robot_mat: Any, goal: Any, hazards: Any, v
 
 
 def scene_xml(robot: str, palette: str, hazards: int, vases: int, goal: bool, size: int) -> str:
-    """MJCF of the visual scene: every object a mocap body, plus the cameras vision, chase and top_down."""
+    """MJCF of the visual scene: every object a mocap body, plus the cameras vision, back, chase and top_down."""
     colours = look.PALETTES[palette]
     flat = colours.sky[0] == colours.sky[1]
     sky = (
@@ -182,7 +186,8 @@ def scene_xml(robot: str, palette: str, hazards: int, vases: int, goal: bool, si
     <light pos="0 0 0.5" dir="0 0 -1" type="directional" diffuse="1 1 1" specular="0 0 0" castshadow="false"/>
     <geom type="plane" size="{look.FLOOR_HALF} {look.FLOOR_HALF} 0.1" material="floor"/>
     {_camera("top_down", look.TOP_DOWN)}
-    <body mocap="true">{parts}{_camera("vision", look.VISION[robot])}{_camera("chase", look.CHASE[robot])}</body>
+    <body mocap="true">{parts}{_camera("vision", look.VISION[robot])}{_camera("back", look.VISION_BACK[robot])}
+      {_camera("chase", look.CHASE[robot])}</body>
     {bodies}
   </worldbody>
 </mujoco>"""

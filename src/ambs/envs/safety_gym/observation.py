@@ -20,6 +20,7 @@ from ambs.errors import UserError
 MODES = ("vision", "vector", "both")
 RENDERERS = ("rays", "mujoco")
 PALETTES = ("safety_gymnasium", "openai")
+CAMERAS = ("front", "front+back")
 VIEWS = ("chase", "top_down")
 
 Observation = np.ndarray | dict[str, np.ndarray]
@@ -39,6 +40,8 @@ class Looks:
     """Colours: "safety_gymnasium", or "openai" for the look of the first Safety Gym."""
     renderer: str = "rays"
     """"rays" needs no OpenGL; "mujoco" draws with MuJoCo's own renderer where OpenGL works."""
+    cameras: str = "front"
+    """"front", or "front+back" for a picture of six channels: what is ahead, then what is behind."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -46,6 +49,12 @@ class Looks:
         one_of("renderer", self.renderer, RENDERERS)
         one_of("palette", self.palette, PALETTES)
         one_of("samples", self.samples, (1, 4))
+        one_of("cameras", self.cameras, CAMERAS)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the agent's picture."""
+        return self.size, self.size, 6 if self.cameras == "front+back" else 3
 
 
 @dataclass
@@ -63,8 +72,7 @@ class Observer:
     @property
     def space(self) -> spaces.Space:
         """The space of one observation."""
-        size = self.looks.size
-        vision = spaces.Box(0, 255, (size, size, 3), np.uint8)
+        vision = spaces.Box(0, 255, self.looks.shape, np.uint8)
         # Sensors have no bound of their own; infinity would be refused by Gymnasium's checker.
         high = np.full(VECTOR_SIZE, np.finfo(np.float32).max, np.float32)
         high[SENSORS:] = 1.0
@@ -88,8 +96,12 @@ class Observer:
         return vectors if self.mode == "vector" else {"vision": self.pictures(worlds), "vector": vectors}
 
     def pictures(self, worlds: Worlds) -> np.ndarray:
-        """Pictures from the robots' cameras, uint8 `[n, size, size, 3]`, row 0 on top."""
-        return np.asarray(self.camera.render(*self.scene(worlds)))
+        """Pictures from the robots' cameras, uint8 `[n, size, size, 3 or 6]`, row 0 on top."""
+        scene = self.scene(worlds)
+        views = [self.camera.render(*scene)]
+        if self.looks.cameras == "front+back":
+            views.append(self.camera.back(*scene))
+        return np.concatenate(views, axis=-1)
 
     def view(self, worlds: Worlds, view: str, size: int) -> np.ndarray:
         """Pictures for people, uint8 `[n, size, size, 3]`: from behind the robot, or of the whole arena from above."""

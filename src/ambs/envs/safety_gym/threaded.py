@@ -37,6 +37,7 @@ class ThreadedVectorEnv(LabelledVectorEnv):
         mirror: bool = True,
         palette: str = "safety_gymnasium",
         renderer: str = "rays",
+        cameras: str = "front",
         spec: str | Formula | None = None,
         collision: str = "contact",
         frame_skip: int = FRAME_SKIP,
@@ -47,7 +48,7 @@ class ThreadedVectorEnv(LabelledVectorEnv):
     ) -> None:
         """Make the environments; `threads` are as many as there are processors to use, by default."""
         self.task = find_task(task)
-        self.observer = Observer(self.task, observation, Looks(size, samples, mirror, palette, renderer))
+        self.observer = Observer(self.task, observation, Looks(size, samples, mirror, palette, renderer, cameras))
         super().__init__(
             num_envs,
             self.observer.space,

@@ -163,6 +163,7 @@ const card = (() => {
     rows.push(strip("what really happened" + (data.steps.overridden[step] ? " (the backup policy acted)" : ""), wanted.filter((at) => step + at <= data.steps.count).map((at) => real(data, scene, step, at)), "real"));
     const twin = data.twins.find((one) => one.step === step);
     if (twin) rows.push(strip(twin.violation ? `without the shield: broke at step ${twin.violation}` : "without the shield: nothing broke", (twin.shown || wanted).filter((at) => at <= twin.taken).map((at, i) => twinCell(data, scene, step, twin, at, i)), "real"));
+    place.classList.toggle("wide", data.wide);
     place.replaceChildren(...rows);
   }
 

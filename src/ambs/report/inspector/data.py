@@ -48,6 +48,8 @@ def page_data(recording: Recording) -> dict[str, Any]:
         data["twins"], room = _twins(recording, room)
         data["truth"] = _truth(recording)
     data["without_pictures"] = room <= 0
+    seen = recording.arrays.get("observation.image")
+    data["wide"] = seen is not None and seen.shape[2] == 2 * seen.shape[1]
     return data
 
 

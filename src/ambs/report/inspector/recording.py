@@ -23,8 +23,8 @@ NOT_DRAWN = -1
 _KINDS = {"b": "truth values", "i": "whole numbers", "f": "numbers", "u": "pixels", "n": "numbers"}
 _DTYPES = {"b": "b", "i": "iu", "f": "f", "u": "u", "n": "iuf"}
 # Kind and shape; letters are sizes that must agree: T decisions, F frames, A atoms, L trace_atoms, m traces, H steps rolled,
-# n the horizon, K worst futures, P and Q pictures, D, W and E decisions looked into; _ is any size, ? that of an axis that may
-# be missing.
+# n the horizon, K worst futures, P and Q pictures of C channels, D, W and E decisions looked into; _ is any size, ? that of an
+# axis that may be missing.
 _NEEDED = {
     "labels": "b T A", "action": "n T ?", "frame_rewards": "f T F", "frame_labels": "b T F A", "frame_violations": "b T F",
     "frame_valid": "b T F", "milliseconds": "f T",
@@ -35,7 +35,7 @@ _DECISION = {
 }  # fmt: skip
 _OPTIONAL = {
     "scene.robot": "f T 3", "scene.items": "f T _ 4", "scene.extent": "f 4", "futures.extent": "f 4",
-    "picture": "u T _ _ 3", "observation.image": "u T _ _ 3",
+    "picture": "u T _ _ 3", "observation.image": "u T _ _ C",
 }  # fmt: skip
 _GROUPS = {
     "futures": {
@@ -46,8 +46,8 @@ _GROUPS = {
     "truth": {"step": "i E", "safe": "i E", "futures": "i E"},
 }  # fmt: skip
 _OPTIONAL |= {
-    "futures.image": "u D K P _ _ 3", "futures.robot": "f D K H 3", "futures.items": "f D K H _ 4",
-    "twin.robot": "f W n 3", "twin.shown": "i W Q", "twin.image": "u W Q _ _ 3",
+    "futures.image": "u D K P _ _ C", "futures.robot": "f D K H 3", "futures.items": "f D K H _ 4",
+    "twin.robot": "f W n 3", "twin.shown": "i W Q", "twin.image": "u W Q _ _ C",
 }  # fmt: skip
 _SETTINGS = {
     "safety_level": float, "approximation_error": float, "failure_probability": float, "horizon": int, "traces": int,
@@ -57,7 +57,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Recording:
-    """One episode; shapes and kinds of `arrays` are those of docs/run-folder.md."""
+    """One episode; shapes and kinds of `arrays` are those of docs/run-folder.md, but pictures of two cameras are side by side."""
 
     name: str
     facts: dict[str, Any]
@@ -115,7 +115,15 @@ def read(path: Path) -> Recording:
     except Exception as error:  # Unpackers and parsers have exceptions of their own, without a common root.
         raise UserError(f"{path} is not a whole recording: {_line(error)}") from None
     _check(path.name, facts, arrays)
-    return Recording(path.stem, facts, arrays)
+    pictures = {key: side_by_side(array) for key, array in arrays.items() if key.endswith(".image")}
+    return Recording(path.stem, facts, arrays | pictures)
+
+
+def side_by_side(pictures: np.ndarray) -> np.ndarray:
+    """Pictures `[…, height, width, 3·cameras]` for people: `[…, height, cameras·width, 3]`, what is ahead on the left."""
+    *lead, height, width, channels = pictures.shape
+    apart = pictures.reshape(*lead, height, width, channels // 3, 3)
+    return apart.swapaxes(-3, -2).reshape(*lead, height, width * channels // 3, 3)
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -227,9 +235,11 @@ def _check_truth(name: str, arrays: dict[str, np.ndarray]) -> None:
 def _check_pictures(name: str, arrays: dict[str, np.ndarray]) -> None:
     for key, form in _OPTIONAL.items():
         if key in arrays and form.startswith("u "):
-            height, width = arrays[key].shape[-3:-1]
+            height, width, channels = arrays[key].shape[-3:]
+            if channels not in (3, 6):
+                raise UserError(f"{name}: pictures of {key} must have 3 channels, or 6 of two cameras, got {channels}")
             beside = arrays[key].shape[-4] if key.endswith(".image") and not key.startswith("observation") else 1
-            if max(height, width * beside) > WIDEST:
+            if max(height, width * beside * channels // 3) > WIDEST:
                 raise UserError(f"{name}: pictures of {key} are too large, {height} × {width}")
 
 

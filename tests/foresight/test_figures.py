@@ -48,7 +48,7 @@ def test_detection_tells_near_from_far():
     """100 safe states at 0, one entry each: 1 step before at 1, 5 steps before at 0; nobody is flagged by chance but 1 %."""
     ahead = np.array([0] * 100 + [1] * 4 + [5] * 4)
     score = (ahead == 1).astype(float)
-    found = figures.score_figures(score, Truth(ahead, np.ones(108, bool)), np.arange(108) % 9, 5)
+    found = figures.score_figures(score, Truth(ahead, np.ones(108, bool), np.ones(108, bool)), np.arange(108) % 9, 5)
     assert found["detection"]["1"]["0.01"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
     assert found["detection"]["5"]["0.01"]["mean"] == pytest.approx(0.01)
     assert found["detection"]["5"]["states"] == 4

@@ -28,6 +28,8 @@ class Truth(NamedTuple):
     """Steps until Ψ first fails, 1 … n; 0: not within n, int `[rows]`."""
     counts: np.ndarray
     """Whether the state counts, bool `[rows]`."""
+    whole: np.ndarray
+    """Whether all n steps after it were played, bool `[rows]`."""
 
     @property
     def fails(self) -> np.ndarray:
@@ -44,15 +46,15 @@ def truth(episode: np.ndarray, unsafe_now: np.ndarray, violated: np.ndarray, ove
     """What the `steps` steps after each state brought; `over` marks steps with which the world itself ended, as opposed to
     a time limit: after these nothing can fail."""
     rows = len(episode)
-    ahead, known = np.zeros(rows, int), np.zeros(rows, bool)
+    ahead = np.zeros(rows, int)
     last = np.append(np.flatnonzero(np.diff(episode)), rows - 1)
     ends = last[np.searchsorted(last, np.arange(rows))]
     for step in range(steps, 0, -1):
         there = np.arange(rows) + step - 1
         inside = there <= ends
         ahead[inside & violated[np.minimum(there, rows - 1)]] = step
-    known = (np.arange(rows) + steps - 1 <= ends) | over[ends] | (ahead > 0)
-    return Truth(ahead, known & ~unsafe_now)
+    whole = np.arange(rows) + steps - 1 <= ends
+    return Truth(ahead, (whole | over[ends] | (ahead > 0)) & ~unsafe_now, whole)
 
 
 def score_figures(score: np.ndarray, known: Truth, episode: np.ndarray, steps: int) -> dict[str, Any]:
@@ -94,6 +96,82 @@ def calibration_figures(chance: np.ndarray, known: Truth, episode: np.ndarray) -
     error, score = bootstrap(figures, episode)
     mean = {"predicted": _mean(chance[use]), "observed": _mean(fails[use])}
     return {"ece": error, "brier": score, **mean, "reliability": reliability(chance[use], fails[use])}
+
+
+def step_figures(chance: np.ndarray, happened: np.ndarray, episode: np.ndarray) -> list[dict[str, Any]]:
+    """For every step ahead how well P(that step violates Ψ) `[states, n]` foresaw whether it did."""
+    rows = []
+    for step in range(chance.shape[1]):
+        own, truly = chance[:, step], happened[:, step]
+        groups = _Groups(own, [~truly, truly])
+
+        def figures(weight: np.ndarray, own: Any = own, truly: Any = truly, groups: Any = groups) -> np.ndarray:
+            return np.array([auroc_of_counts(*groups.counts(weight)), calibration_error(own, truly, weight)])
+
+        area, error = bootstrap(figures, episode, draws=200)
+        means = {"predicted": _mean(own), "observed": _mean(truly)}
+        rows.append({"step": step + 1, "auroc": area, "ece": error, **means})
+    return rows
+
+
+def cost_figures(
+    episode: np.ndarray,
+    cost: np.ndarray,
+    imagined: np.ndarray,
+    critic: np.ndarray,
+    known: Truth,
+    steps: int,
+    discount: float,
+) -> dict[str, Any]:
+    """Means of the discounted cost after states in which Ψ holds: of n steps, imagined and real, and of all that follow, by
+    the critic's word and as far as the episode was played; with correlations."""
+    use = known.counts & known.whole
+    near, all_of_it = (discounted(episode, cost, discount, limit)[use] for limit in (steps, None))
+    return {
+        "states": int(use.sum()),
+        "imagined": _mean(imagined[use]),
+        "real": _mean(near),
+        "correlation": correlation(imagined[use], near),
+        "critic": _mean(critic[use]),
+        "real_to_the_end": _mean(all_of_it),
+        "critic_correlation": correlation(critic[use], all_of_it),
+    }
+
+
+def discounted(episode: np.ndarray, cost: np.ndarray, discount: float, steps: int | None) -> np.ndarray:
+    """Σ_k γ^(k−1)·c_k over the next `steps` steps of each row's episode, or over all of them."""
+    total = np.zeros(len(cost) + 1)
+    goes_on = np.append(episode[1:] == episode[:-1], False)
+    for row in range(len(cost) - 1, -1, -1):
+        total[row] = cost[row] + discount * total[row + 1] * goes_on[row]
+    if steps is None:
+        return total[:-1]
+    later = np.minimum(np.arange(len(cost)) + steps, len(cost) - 1)
+    inside = (np.arange(len(cost)) + steps < len(cost)) & (episode[later] == episode)
+    return total[:-1] - discount**steps * total[later] * inside
+
+
+def correlation(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Pearson's; None where one of them does not vary."""
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return _number(np.corrcoef(a, b)[0, 1])
+
+
+def agreement(chance: np.ndarray, real: np.ndarray, futures: int) -> dict[str, Any]:
+    """Predicted risks against shares of so many real futures that failed, each with its own state.
+
+    `chance_error` is what the mean absolute error would be by the luck of the futures alone, were every prediction right.
+    """
+    luck = np.sqrt(2 * chance * (1 - chance) / (np.pi * futures))
+    return {
+        "error": _mean(np.abs(chance - real)),
+        "chance_error": _mean(luck),
+        "correlation": correlation(chance, real),
+        "ece": _number(calibration_error(chance, real)),
+        "predicted": _mean(chance),
+        "observed": _mean(real),
+    }
 
 
 def auroc(score: np.ndarray, fails: np.ndarray) -> float:

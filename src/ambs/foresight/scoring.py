@@ -74,7 +74,7 @@ def of_model(player: Player, config: Config, policy: str = "task", dtype: Any = 
         risks=lambda both: both[1],
         labels=lambda both: both[0],
         shield=shield_parts(fast, config) if policy == "task" else None,
-        discount=config.shield.discount,
+        discount=config.agent.discount,
         cost=model.spec.cost,
     )
 

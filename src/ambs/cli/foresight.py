@@ -144,7 +144,7 @@ def _steps(console: Console, rows: list[dict[str, Any]]) -> None:
     table = Table(title="violations by steps ahead, imagined with the actions really taken")
     for column in ("step", "AUROC", "calibration error", "foreseen", "real"):
         table.add_column(column)
-    shown = sorted({0, len(rows) - 1, *range(4, len(rows), 5)})
+    shown = range(len(rows)) if len(rows) <= 8 else sorted({0, len(rows) - 1, *range(4, len(rows), 5)})
     for row in (rows[index] for index in shown):
         cells = (_cell(row["auroc"]), _cell(row["ece"]), _short(row["predicted"]), _short(row["observed"]))
         table.add_row(str(row["step"]), *cells)
@@ -189,5 +189,5 @@ def _cell(values: dict[str, float | None]) -> str:
     return "-" if values["mean"] is None else interval_cell({**values})
 
 
-def _short(value: float | None) -> str:
+def _short(value: float | int | None) -> str:
     return "-" if value is None else f"{value:.3g}"

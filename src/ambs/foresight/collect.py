@@ -84,13 +84,11 @@ def play(
     """
     watcher = _Watcher(agent, policy, traces, keep_every, on_step)
     common: dict[str, Any] = {"seed": seed, "shield": shield, "policy": policy, "watch": watcher, "batch": batch}
-    first = min(batch, episodes or batch)
-    rows = evaluate(agent, first, **common)
+    rows = evaluate(agent, episodes or batch, **common)
     if episodes is None:
         mean = sum(row["steps"] for row in rows) / len(rows)
-        episodes = batch * int(np.ceil(steps / (mean * batch)))
-    if episodes > first:
-        rows += evaluate(agent, episodes - first, begin=first, **common)
+        more = batch * int(np.ceil(steps / (mean * batch))) - batch
+        rows += evaluate(agent, more, begin=batch, **common) if more else []
     return watcher.record({row["episode"] for row in rows if row["ended"] == "terminated"})
 
 

@@ -35,12 +35,12 @@ def test_auroc_with_ties_is_the_u_statistic():
 def test_flagged_at_a_false_alarm_rate():
     """Safe states score 1 … 10 once each: at 10 % only the 10 is flagged, at 15 % half of the nines as well."""
     scores = np.arange(1, 12)
-    safe = (scores <= 10).astype(float)
-    wanted = np.isin(scores, [5, 9, 10, 11]).astype(float)
-    assert share_flagged(safe, wanted, 0.1) == pytest.approx(0.5)
-    assert share_flagged(safe, wanted, 0.15) == pytest.approx(2.5 / 4)
-    assert share_flagged(safe, wanted, 0.0) == pytest.approx(0.25), "nothing safe scores as high as 11"
-    assert share_flagged(safe, wanted, 1.0) == 1.0
+    safe, wanted = scores <= 10, np.isin(scores, [5, 9, 10, 11])
+    assert share_flagged(scores, safe, wanted, 0.1) == pytest.approx(0.5)
+    assert share_flagged(scores, safe, wanted, 0.15) == pytest.approx(2.5 / 4)
+    assert share_flagged(scores, safe, wanted, 0.0) == pytest.approx(0.25), "nothing safe scores as high as 11"
+    assert share_flagged(scores, safe, wanted, 1.0) == 1.0
+    assert np.isnan(share_flagged(scores, np.zeros(11, bool), wanted, 0.1)), "there are no false alarms to speak of"
     assert figures.threshold(np.arange(1, 11), 0.1) == 9
 
 

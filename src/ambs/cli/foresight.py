@@ -117,23 +117,23 @@ def _print(result: dict[str, Any]) -> None:
 def _scores(console: Console, result: dict[str, Any]) -> None:
     from rich.table import Table
 
-    both = [result["drawn"], result["shield"]]
+    both = {"labels drawn": result["drawn"], f"the shield's ({result['shield_labels']})": result["shield"]}
     table = Table(title="how well danger is foreseen, [95 % CI]")
-    for column in ("", "labels drawn", f"the shield's scoring ({result['shield_labels']})"):
+    for column in ("scoring", "AUROC", "calibration error", "Brier score", "mean risk", "real"):
         table.add_column(column)
-    table.add_row("AUROC", *(_cell(one["auroc"]) for one in both))
-    for rate in both[0]["flagged_windows"]:
-        alarms = f"at {float(rate):.0%} false alarms"
-        table.add_row(f"flagged of all that fail, {alarms}", *(_cell(one["flagged_windows"][rate]) for one in both))
-        for lead in both[0]["detection"]:
-            title = f"  {lead} step{'s' * (lead != '1')} before an entry"
-            table.add_row(title, *(_cell(one["detection"][lead][rate]) for one in both))
-    table.add_row("expected calibration error", *(_cell(one["ece"]) for one in both))
-    table.add_row("Brier score", *(_cell(one["brier"]) for one in both))
-    table.add_row(
-        "mean risk foreseen, and real", *(f"{_short(one['predicted'])}, {_short(one['observed'])}" for one in both)
-    )
+    for title, one in both.items():
+        means = (f"{_short(one[name])}" for name in ("predicted", "observed"))
+        table.add_row(title, *(_cell(one[name]) for name in ("auroc", "ece", "brier")), *means)
     console.print(table)
+    for title, one in both.items():
+        table = Table(title=f"share flagged, at this share of false alarms; scoring: {title}")
+        for column in ("", *(f"{float(rate):.0%}" for rate in one["flagged_windows"])):
+            table.add_column(column)
+        table.add_row("all that fail", *map(_cell, one["flagged_windows"].values()))
+        for lead, shares in one["detection"].items():
+            cells = (_cell(share) for name, share in shares.items() if name != "states")
+            table.add_row(f"{lead} step{'s' * (lead != '1')} before", *cells)
+        console.print(table)
 
 
 def _steps(console: Console, rows: list[dict[str, Any]]) -> None:

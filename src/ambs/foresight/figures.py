@@ -60,13 +60,15 @@ def truth(episode: np.ndarray, unsafe_now: np.ndarray, violated: np.ndarray, ove
 def score_figures(score: np.ndarray, known: Truth, episode: np.ndarray, steps: int) -> dict[str, Any]:
     """AUROC, and shares flagged at fixed false alarms of all states that fail within n and of those k steps before."""
     leads = [lead for lead in LEADS if lead <= steps]
-    sets = [known.safe, known.fails, *(known.counts & (known.ahead == lead) for lead in leads)]
-    groups = _Groups(score, sets)
+    sets = [known.fails, *(known.counts & (known.ahead == lead) for lead in leads)]
+    rows = [np.flatnonzero(one) for one in sets]
+    place, size = _places(score)
 
     def figures(weight: np.ndarray) -> np.ndarray:
-        counts = groups.counts(weight)
-        shares = [share_flagged(counts[0], one, rate) for one in counts[1:] for rate in FALSE_ALARMS]
-        return np.array([auroc_of_counts(counts[0], counts[1]), *shares])
+        safe, fails = (np.bincount(place, weight * one, size) for one in (known.safe, known.fails))
+        cuts = [cut(safe, rate) for rate in FALSE_ALARMS]
+        shares = [share_above(place[own], weight[own], *limit) for own in rows for limit in cuts]
+        return np.array([auroc_of_counts(safe, fails), *shares])
 
     found = bootstrap(figures, episode)
     names = ["auroc", *(f"{which}@{rate}" for which in ("window", *leads) for rate in FALSE_ALARMS)]
@@ -76,7 +78,7 @@ def score_figures(score: np.ndarray, known: Truth, episode: np.ndarray, steps: i
         "flagged_windows": {str(rate): values[f"window@{rate}"] for rate in FALSE_ALARMS},
         "detection": {
             str(lead): {
-                "states": int(sets[2 + index].sum()),
+                "states": len(rows[1 + index]),
                 **{str(rate): values[f"{lead}@{rate}"] for rate in FALSE_ALARMS},
             }
             for index, lead in enumerate(leads)
@@ -87,15 +89,14 @@ def score_figures(score: np.ndarray, known: Truth, episode: np.ndarray, steps: i
 
 def calibration_figures(chance: np.ndarray, known: Truth, episode: np.ndarray) -> dict[str, Any]:
     """Expected calibration error and Brier score of probabilities of failure, with the bins of the reliability diagram."""
-    fails, use = known.fails, known.counts
+    chance, fails, episode = chance[known.counts], known.fails[known.counts], episode[known.counts]
 
     def figures(weight: np.ndarray) -> np.ndarray:
-        own = weight * use
-        return np.array([calibration_error(chance, fails, own), brier(chance, fails, own)])
+        return np.array([calibration_error(chance, fails, weight), brier(chance, fails, weight)])
 
     error, score = bootstrap(figures, episode)
-    mean = {"predicted": _mean(chance[use]), "observed": _mean(fails[use])}
-    return {"ece": error, "brier": score, **mean, "reliability": reliability(chance[use], fails[use])}
+    mean = {"predicted": _mean(chance), "observed": _mean(fails)}
+    return {"ece": error, "brier": score, **mean, "reliability": reliability(chance, fails)}
 
 
 def step_figures(chance: np.ndarray, happened: np.ndarray, episode: np.ndarray) -> list[dict[str, Any]]:
@@ -103,12 +104,7 @@ def step_figures(chance: np.ndarray, happened: np.ndarray, episode: np.ndarray) 
     rows = []
     for step in range(chance.shape[1]):
         own, truly = chance[:, step], happened[:, step]
-        groups = _Groups(own, [~truly, truly])
-
-        def figures(weight: np.ndarray, own: Any = own, truly: Any = truly, groups: Any = groups) -> np.ndarray:
-            return np.array([auroc_of_counts(*groups.counts(weight)), calibration_error(own, truly, weight)])
-
-        area, error = bootstrap(figures, episode, draws=200)
+        area, error = bootstrap(_step_figures(own, truly), episode, draws=200)
         means = {"predicted": _mean(own), "observed": _mean(truly)}
         rows.append({"step": step + 1, "auroc": area, "ece": error, **means})
     return rows
@@ -176,8 +172,9 @@ def agreement(chance: np.ndarray, real: np.ndarray, futures: int) -> dict[str, A
 
 def auroc(score: np.ndarray, fails: np.ndarray) -> float:
     """Probability that a state that fails scores above one that does not; ties count half. NaN if there is no pair."""
-    groups = _Groups(np.asarray(score, float), [~np.asarray(fails, bool), np.asarray(fails, bool)])
-    return auroc_of_counts(*groups.counts(np.ones(len(score))))
+    place, size = _places(score)
+    fails = np.asarray(fails, bool)
+    return auroc_of_counts(*(np.bincount(place, one.astype(float), size) for one in (~fails, fails)))
 
 
 def auroc_of_counts(safe: np.ndarray, fails: np.ndarray) -> float:
@@ -187,19 +184,32 @@ def auroc_of_counts(safe: np.ndarray, fails: np.ndarray) -> float:
     return float((fails * below).sum() / pairs) if pairs else float("nan")
 
 
-def share_flagged(safe: np.ndarray, wanted: np.ndarray, rate: float) -> float:
-    """Share of the wanted states that are flagged at the threshold at which `rate` of the safe ones are, from numbers of
-    states per score, ascending. Of states that score exactly the threshold as large a part is flagged as makes the rate."""
-    if not safe.sum() or not wanted.sum():
-        return float("nan")
-    alarms = np.concatenate([[0.0], np.cumsum(safe[::-1])]) / safe.sum()
-    hits = np.concatenate([[0.0], np.cumsum(wanted[::-1])]) / wanted.sum()
-    # Where states score high and none of them is safe, all are flagged at no false alarm.
-    last = int(np.searchsorted(alarms, rate, side="right")) - 1
-    if last + 1 == len(alarms):
-        return float(hits[-1])
-    part = (rate - alarms[last]) / (alarms[last + 1] - alarms[last])
-    return float(hits[last] + part * (hits[last + 1] - hits[last]))
+def share_flagged(score: np.ndarray, safe: np.ndarray, wanted: np.ndarray, rate: float) -> float:
+    """Share of the wanted states that are flagged at the threshold at which `rate` of the safe ones are. Of states that score
+    exactly the threshold as large a part is flagged as makes the rate."""
+    place, size = _places(score)
+    limit = cut(np.bincount(place, np.asarray(safe, float), size), rate)
+    return share_above(place[wanted], np.ones(int(np.sum(wanted))), *limit)
+
+
+def cut(safe: np.ndarray, rate: float) -> tuple[int, float]:
+    """The place among ascending scores above which all is flagged, and the part flagged there, so that of the safe states, of
+    which there are so many at every score, `rate` are."""
+    if not safe.sum():
+        return -1, float("nan")
+    allowed = rate * safe.sum()
+    above = np.cumsum(safe[::-1])
+    whole = int(np.searchsorted(above, allowed, side="right"))
+    if whole == len(safe):
+        return -1, 0.0
+    here = len(safe) - 1 - whole
+    return here, float((allowed - (above[whole - 1] if whole else 0.0)) / safe[here])
+
+
+def share_above(place: np.ndarray, weight: np.ndarray, here: int, part: float) -> float:
+    """Share of weighted states that lie above a cut."""
+    total = weight.sum()
+    return float((weight * ((place > here) + part * (place == here))).sum() / total) if total else float("nan")
 
 
 def threshold(safe_scores: np.ndarray, rate: float) -> float:
@@ -264,16 +274,20 @@ def bootstrap(
     ]
 
 
-class _Groups:
-    """States by their score, ascending, so that weighted figures need no sorting."""
+def _step_figures(chance: np.ndarray, happened: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    place, size = _places(chance)
 
-    def __init__(self, score: np.ndarray, sets: list[np.ndarray]) -> None:
-        values, self.place = np.unique(score, return_inverse=True)
-        self.size, self.sets = len(values), [np.asarray(one, float) for one in sets]
+    def figures(weight: np.ndarray) -> np.ndarray:
+        area = auroc_of_counts(*(np.bincount(place, weight * one, size) for one in (~happened, happened)))
+        return np.array([area, calibration_error(chance, happened, weight)])
 
-    def counts(self, weight: np.ndarray) -> list[np.ndarray]:
-        """Of each set the weight at every score."""
-        return [np.bincount(self.place, weight * one, self.size) for one in self.sets]
+    return figures
+
+
+def _places(score: np.ndarray) -> tuple[np.ndarray, int]:
+    """The place of every score among all that occur, ascending, and how many do: weighted figures then need no sorting."""
+    values, place = np.unique(score, return_inverse=True)
+    return place, len(values)
 
 
 def _bin(chance: np.ndarray) -> np.ndarray:

@@ -79,9 +79,7 @@ def train(config: Config, plain: Any, replay: Replay, mirror: Any, updates: int)
     """The world model after so many updates on the first half of the environments."""
     training, tx = config.training, optimisers(config)[0]
     model = WorldModel(plain.spec, config.model, key=jax.random.key(config.seed))
-    start = jax.tree.map(
-        lambda leaf: jnp.broadcast_to(leaf[None], (training.batch, *leaf.shape)), model.rssm.initial()
-    )
+    start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (training.batch, *leaf.shape)), model.rssm.initial())
 
     @functools.partial(eqx.filter_jit, donate="all-except-first")
     def step(batches: Any, model: Any, opt: Any, key: Any) -> Any:
@@ -94,10 +92,8 @@ def train(config: Config, plain: Any, replay: Replay, mirror: Any, updates: int)
 
         arrays, static = eqx.partition(model, eqx.is_array)
         (arrays, opt, key), _ = jax.lax.scan(
-            lambda carry, batch: (
-                (lambda new: ((eqx.filter(new[0][0], eqx.is_array), *new[0][1:]), None))(
-                    one((eqx.combine(carry[0], static), *carry[1:]), batch)
-                )
+            lambda carry, batch: (lambda new: ((eqx.filter(new[0][0], eqx.is_array), *new[0][1:]), None))(
+                one((eqx.combine(carry[0], static), *carry[1:]), batch)
             ),
             (arrays, opt, key),
             batches,
@@ -113,7 +109,9 @@ def train(config: Config, plain: Any, replay: Replay, mirror: Any, updates: int)
         if config.training.mirror:
             heads, other = rng.uniform(size=shape) < 0.5, mirrored(batches, mirror)
             batches = jax.tree.map(
-                lambda a, b, heads=heads: np.where(heads.reshape(heads.shape + (1,) * (a.ndim - 2)), a, b), other, batches
+                lambda a, b, heads=heads: np.where(heads.reshape(heads.shape + (1,) * (a.ndim - 2)), a, b),
+                other,
+                batches,
             )
         model, opt, key = step(batches, model, opt, key)
     return model

@@ -51,6 +51,38 @@ def tiny_sizes() -> Any:
         yield patch
 
 
+@contextlib.contextmanager
+def ignorant_agent(settings: Any) -> Any:
+    """An agent of size `TINY` that has learned nothing, in a world of discrete actions; quick to compile."""
+    from ambs.agent.update import init
+    from ambs.training.act import Player, act
+    from ambs.training.agent import Agent
+    from ambs.training.interface import interface
+    from ambs.training.loop import default_thresholds, make_envs
+
+    @functools.cache
+    def quick_act(config: Any, shielded: bool, policy: str = "task") -> Any:
+        bound = functools.partial(act, config=config, shielded=shielded, policy=policy)
+        return jax.jit(bound, donate_argnums=1, compiler_options=QUICK)
+
+    with tiny_sizes() as patch:
+        patch.setattr("ambs.training.agent.compiled_act", quick_act)
+        envs = make_envs(settings, 1)
+        known = interface(envs, settings)
+        envs.close()
+        shapes = jax.eval_shape(lambda key: init(known.spec, settings, discrete=True, key=key), fresh())
+        rng = np.random.default_rng(0)
+
+        def fill(leaf: Any) -> Any:
+            made = isinstance(leaf, jax.ShapeDtypeStruct)
+            return jnp.asarray(rng.normal(size=leaf.shape).astype(np.float32) / 4) if made else leaf
+
+        learned = jax.tree.map(fill, shapes)
+        behaviour = learned.behaviour
+        thresholds = default_thresholds(settings, len(known.spec.atoms))
+        yield Agent(Player(learned.model, behaviour.actors, behaviour.critics, thresholds), known, settings)
+
+
 def spec_of(observation: ObservationSpec | None = None, cost: float = 10.0) -> Spec:
     """Two actions, one atom, two frames per step."""
     return Spec(observation or ObservationSpec(vector=3), 2, ATOMS, parse_formula("!hazard"), 2, cost)

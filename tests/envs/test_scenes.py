@@ -101,3 +101,31 @@ def test_environments_change_places(name):
     np.testing.assert_array_equal(np.array(found), np.array(wanted)[:, [2, 0]])
     for envs in (source, target):
         envs.close()
+
+
+@pytest.mark.parametrize(("task", "ahead"), [("PointGoal1", (1.0, 0.0)), ("CarGoal1", (0.0, -1.0))])
+def test_what_a_robot_has_before_its_eyes(task, ahead):
+    """Rolling at .5 m/s the way it looks. The eye is 25 cm above the floor (the car's 30) and looks down by atan .4: a metre
+    ahead the picture reaches (1 + .4·height)/√1.16 to either side, and the floor right below is not in it."""
+    envs = ThreadedVectorEnv(task, 1, observation="vector")
+    envs.reset(seed=0)
+    robot, worlds = envs.task.robot, envs.worlds
+    qpos, qvel = np.zeros(worlds.model.nq), np.zeros(worlds.model.nv)
+    qpos[: robot.nq] = robot.place(np.zeros(2), 0.0)
+    qvel[:2] = 0.5 * np.array(ahead)
+    front, left = np.array(ahead), np.array([-ahead[1], ahead[0]])
+    height = 0.1 + (0.15 if robot.name == "point" else 0.2)
+    edge = (1 + 0.4 * height) / 1.16**0.5
+    spots = [front, front + (edge - 0.01) * left, front - (edge + 0.01) * left, -front, 0.05 * front, 3 * front]
+    hazards = np.tile(5.0, (worlds.task.hazards, 2))
+    hazards[: len(spots)] = spots
+    vases = qpos[robot.nq :].reshape(-1, 7)
+    vases[:, :3], vases[:, 3] = -4.0, 1.0
+    worlds.place(0, qpos, qvel, np.array([2.0, 2.0]), hazards)
+    found = envs.outlook()
+    envs.close()
+    assert found is not None
+    assert found.forwards[0] == pytest.approx(0.5, abs=1e-6)
+    assert found.seen[0, : len(spots)].tolist() == [True, True, False, False, False, True]
+    assert found.gaps[0, [0, 4]] == pytest.approx([0.8, -0.15])
+    assert make_vector("Grid", 1).outlook() is None

@@ -35,12 +35,12 @@ def test_auroc_with_ties_is_the_u_statistic():
 def test_flagged_at_a_false_alarm_rate():
     """Safe states score 1 … 10 once each: at 10 % only the 10 is flagged, at 15 % half of the nines as well."""
     scores = np.arange(1, 12)
-    safe = (scores <= 10).astype(float)
-    wanted = np.isin(scores, [5, 9, 10, 11]).astype(float)
-    assert share_flagged(safe, wanted, 0.1) == pytest.approx(0.5)
-    assert share_flagged(safe, wanted, 0.15) == pytest.approx(2.5 / 4)
-    assert share_flagged(safe, wanted, 0.0) == pytest.approx(0.25), "nothing safe scores as high as 11"
-    assert share_flagged(safe, wanted, 1.0) == 1.0
+    safe, wanted = scores <= 10, np.isin(scores, [5, 9, 10, 11])
+    assert share_flagged(scores, safe, wanted, 0.1) == pytest.approx(0.5)
+    assert share_flagged(scores, safe, wanted, 0.15) == pytest.approx(2.5 / 4)
+    assert share_flagged(scores, safe, wanted, 0.0) == pytest.approx(0.25), "nothing safe scores as high as 11"
+    assert share_flagged(scores, safe, wanted, 1.0) == 1.0
+    assert np.isnan(share_flagged(scores, np.zeros(11, bool), wanted, 0.1)), "there are no false alarms to speak of"
     assert figures.threshold(np.arange(1, 11), 0.1) == 9
 
 
@@ -48,7 +48,7 @@ def test_detection_tells_near_from_far():
     """100 safe states at 0, one entry each: 1 step before at 1, 5 steps before at 0; nobody is flagged by chance but 1 %."""
     ahead = np.array([0] * 100 + [1] * 4 + [5] * 4)
     score = (ahead == 1).astype(float)
-    found = figures.score_figures(score, Truth(ahead, np.ones(108, bool)), np.arange(108) % 9, 5)
+    found = figures.score_figures(score, Truth(ahead, np.ones(108, bool), np.ones(108, bool)), np.arange(108) % 9, 5)
     assert found["detection"]["1"]["0.01"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
     assert found["detection"]["5"]["0.01"]["mean"] == pytest.approx(0.01)
     assert found["detection"]["5"]["states"] == 4

@@ -1,10 +1,13 @@
 """Made-up run folders, written as the trainer writes them, whose figures are known."""
 
+import functools
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ambs.foresight.figures import Truth, calibration_figures, score_figures
 from ambs.training.run_folder import RunFolder
 
 LEVELS = {"dreamer": (19.0, 30.0), "lag": (18.0, 20.0), "penl": (16.0, 8.0), "plpg": (17.0, 10.0), "copt": (17.5, 9.0)}
@@ -62,3 +65,20 @@ def make_run(
     run.write_status(state, frames=frames, agent_steps=frames // 2, updates=frames // 4, violations=last)
     run.close()
     return run.path
+
+
+def add_foresight(run: Path) -> dict[str, Any]:
+    """What `ambs foresight` would write of a score that is twice as sure of danger as it should be; returns it."""
+    (run / "foresight.json").write_text(_foresight())
+    return json.loads(_foresight())
+
+
+@functools.cache
+def _foresight() -> str:
+    rng = np.random.default_rng(0)
+    risk = rng.uniform(size=2000) ** 4
+    ahead = np.where(rng.uniform(size=2000) < risk / 2, rng.choice([1, 5, 10, 20], 2000), 0)
+    known, episode = Truth(ahead, np.ones(2000, bool), np.ones(2000, bool)), np.arange(2000) // 100
+    figures = {**score_figures(risk, known, episode, 30), **calibration_figures(risk, known, episode)}
+    facts = {"horizon": 30, "steps": 2000, "episodes": 20, "shield_labels": "mode"}
+    return json.dumps({**facts, "drawn": figures, "shield": figures})

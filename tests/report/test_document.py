@@ -6,7 +6,7 @@ import pytest
 
 from ambs.report.summary import summarise
 from ambs.report.write import write
-from tests.report.synthetic import make_run
+from tests.report.synthetic import add_foresight, make_run
 
 EVIL = "<script>window.stolen=1</script>"
 WIDE, PHONE = (1280, 800), (390, 844)
@@ -17,7 +17,7 @@ def report(tmp_path_factory):
     root = tmp_path_factory.mktemp("page")
     for method in ("lag", "copt", EVIL):
         for seed in (0, 1, 2):
-            make_run(root / "runs", method=method, seed=seed)
+            add_foresight(make_run(root / "runs", method=method, seed=seed))
     make_run(root / "runs", seed=3, frames=5000, wanted=20_000, state="failed")
     (root / "runs" / "empty").mkdir()
     write(summarise([root / "runs", root / "runs" / "empty"]), root / "report.html", "html")
@@ -48,9 +48,10 @@ def test_opens_without_complaint(browser, report, size, dark):
         "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b) > 3 * 128"
     )
     assert light is not dark
+    assert browser.evaluate("document.querySelectorAll('.reliability circle').length") > 9
     # A chart is as wide as its place, and nothing in it is not a number.
     assert browser.evaluate(
-        "[...document.querySelectorAll('figure.chart svg')].every(svg => svg.getBoundingClientRect().right <= innerWidth)"
+        "[...document.querySelectorAll('figure svg')].every(svg => svg.getBoundingClientRect().right <= innerWidth)"
     )
     assert not browser.evaluate("/NaN|undefined|Infinity/.test(document.querySelector('main').innerHTML)")
 

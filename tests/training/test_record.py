@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from ambs.agent.update import init
 from ambs.cli.evaluate import Evaluate
 from ambs.cli.main import main
 from ambs.envs.grid import Grid, GridEnv
@@ -24,16 +23,12 @@ from ambs.envs.truth import TrueWorld
 from ambs.errors import UserError
 from ambs.presets import resolve
 from ambs.report.inspector.recording import find, read
-from ambs.training.act import Player, act
-from ambs.training.agent import Agent
 from ambs.training.details import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, _small_world, interesting
 from ambs.training.evaluate import evaluate
-from ambs.training.interface import interface
-from ambs.training.loop import default_thresholds, make_envs
 from ambs.training.record import Recorder
 from ambs.training.truth import FUTURES, Situation, safe_futures
 from ambs.training.twins import Moment, roll_twins
-from tests.tiny import QUICK, fresh, tiny_sizes
+from tests.tiny import QUICK, fresh, ignorant_agent
 
 GRID = Grid()
 CONFIG = resolve(
@@ -50,27 +45,8 @@ CONFIG = resolve(
 
 @pytest.fixture(scope="module")
 def agent():
-    @functools.cache
-    def quick_act(config, shielded, policy="task"):
-        bound = functools.partial(act, config=config, shielded=shielded, policy=policy)
-        return jax.jit(bound, donate_argnums=1, compiler_options=QUICK)
-
-    with tiny_sizes() as patch:
-        patch.setattr("ambs.training.agent.compiled_act", quick_act)
-        envs = make_envs(CONFIG, 1)
-        known = interface(envs, CONFIG)
-        envs.close()
-        shapes = jax.eval_shape(lambda key: init(known.spec, CONFIG, discrete=True, key=key), fresh())
-        rng = np.random.default_rng(0)
-
-        def fill(leaf):
-            made = isinstance(leaf, jax.ShapeDtypeStruct)
-            return jnp.asarray(rng.normal(size=leaf.shape).astype(np.float32) / 4) if made else leaf
-
-        learned = jax.tree.map(fill, shapes)
-        behaviour = learned.behaviour
-        player = Player(learned.model, behaviour.actors, behaviour.critics, default_thresholds(CONFIG, 2))
-        yield Agent(player, known, CONFIG)
+    with ignorant_agent(CONFIG) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

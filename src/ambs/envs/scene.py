@@ -26,6 +26,17 @@ class Scene(NamedTuple):
     """Whether things are squares, cells of a grid."""
 
 
+class Outlook(NamedTuple):
+    """How n robots move and what of the things to be avoided they have before their eyes."""
+
+    forwards: np.ndarray
+    """Speed in the direction in which the robot looks (m/s), `[n]`."""
+    gaps: np.ndarray
+    """From the robot's centre to the edge of each thing (m), negative inside, `[n, things]`."""
+    seen: np.ndarray
+    """Whether the thing's centre lies in the picture, were nothing in front of it, bool `[n, things]`."""
+
+
 Number = int | float
 
 

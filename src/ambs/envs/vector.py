@@ -33,7 +33,7 @@ from gymnasium.vector.utils import batch_space
 
 from ambs.envs.labels import choose_spec
 from ambs.envs.mirror import Mirror
-from ambs.envs.scene import Scene
+from ambs.envs.scene import Outlook, Scene
 from ambs.envs.snapshot import Snapshot, check_fields
 from ambs.errors import RunError, UserError
 from ambs.spec.formula import Atoms, Formula
@@ -189,6 +189,10 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def imagined(self, now: Scene, observations: np.ndarray) -> list[Scene] | None:
         """What observations `[n, …]` foreseen in the state `now` tell of places; None: nothing."""
         del now, observations
+        return None
+
+    def outlook(self) -> Outlook | None:
+        """How the robots move and what they have before their eyes; None: these environments cannot tell."""
         return None
 
     def _counters(self) -> Snapshot:

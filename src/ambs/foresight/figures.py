@@ -28,6 +28,8 @@ class Truth(NamedTuple):
     """Steps until Ψ first fails, 1 … n; 0: not within n, int `[rows]`."""
     counts: np.ndarray
     """Whether the state counts, bool `[rows]`."""
+    whole: np.ndarray
+    """Whether all n steps after it were played, bool `[rows]`."""
 
     @property
     def fails(self) -> np.ndarray:
@@ -44,27 +46,29 @@ def truth(episode: np.ndarray, unsafe_now: np.ndarray, violated: np.ndarray, ove
     """What the `steps` steps after each state brought; `over` marks steps with which the world itself ended, as opposed to
     a time limit: after these nothing can fail."""
     rows = len(episode)
-    ahead, known = np.zeros(rows, int), np.zeros(rows, bool)
+    ahead = np.zeros(rows, int)
     last = np.append(np.flatnonzero(np.diff(episode)), rows - 1)
     ends = last[np.searchsorted(last, np.arange(rows))]
     for step in range(steps, 0, -1):
         there = np.arange(rows) + step - 1
         inside = there <= ends
         ahead[inside & violated[np.minimum(there, rows - 1)]] = step
-    known = (np.arange(rows) + steps - 1 <= ends) | over[ends] | (ahead > 0)
-    return Truth(ahead, known & ~unsafe_now)
+    whole = np.arange(rows) + steps - 1 <= ends
+    return Truth(ahead, (whole | over[ends] | (ahead > 0)) & ~unsafe_now, whole)
 
 
 def score_figures(score: np.ndarray, known: Truth, episode: np.ndarray, steps: int) -> dict[str, Any]:
     """AUROC, and shares flagged at fixed false alarms of all states that fail within n and of those k steps before."""
     leads = [lead for lead in LEADS if lead <= steps]
-    sets = [known.safe, known.fails, *(known.counts & (known.ahead == lead) for lead in leads)]
-    groups = _Groups(score, sets)
+    sets = [known.fails, *(known.counts & (known.ahead == lead) for lead in leads)]
+    rows = [np.flatnonzero(one) for one in sets]
+    place, size = _places(score)
 
     def figures(weight: np.ndarray) -> np.ndarray:
-        counts = groups.counts(weight)
-        shares = [share_flagged(counts[0], one, rate) for one in counts[1:] for rate in FALSE_ALARMS]
-        return np.array([auroc_of_counts(counts[0], counts[1]), *shares])
+        safe, fails = (np.bincount(place, weight * one, size) for one in (known.safe, known.fails))
+        cuts = [cut(safe, rate) for rate in FALSE_ALARMS]
+        shares = [share_above(place[own], weight[own], *limit) for own in rows for limit in cuts]
+        return np.array([auroc_of_counts(safe, fails), *shares])
 
     found = bootstrap(figures, episode)
     names = ["auroc", *(f"{which}@{rate}" for which in ("window", *leads) for rate in FALSE_ALARMS)]
@@ -74,7 +78,7 @@ def score_figures(score: np.ndarray, known: Truth, episode: np.ndarray, steps: i
         "flagged_windows": {str(rate): values[f"window@{rate}"] for rate in FALSE_ALARMS},
         "detection": {
             str(lead): {
-                "states": int(sets[2 + index].sum()),
+                "states": len(rows[1 + index]),
                 **{str(rate): values[f"{lead}@{rate}"] for rate in FALSE_ALARMS},
             }
             for index, lead in enumerate(leads)
@@ -85,21 +89,92 @@ def score_figures(score: np.ndarray, known: Truth, episode: np.ndarray, steps: i
 
 def calibration_figures(chance: np.ndarray, known: Truth, episode: np.ndarray) -> dict[str, Any]:
     """Expected calibration error and Brier score of probabilities of failure, with the bins of the reliability diagram."""
-    fails, use = known.fails, known.counts
+    chance, fails, episode = chance[known.counts], known.fails[known.counts], episode[known.counts]
 
     def figures(weight: np.ndarray) -> np.ndarray:
-        own = weight * use
-        return np.array([calibration_error(chance, fails, own), brier(chance, fails, own)])
+        return np.array([calibration_error(chance, fails, weight), brier(chance, fails, weight)])
 
     error, score = bootstrap(figures, episode)
-    mean = {"predicted": _mean(chance[use]), "observed": _mean(fails[use])}
-    return {"ece": error, "brier": score, **mean, "reliability": reliability(chance[use], fails[use])}
+    mean = {"predicted": _mean(chance), "observed": _mean(fails)}
+    return {"ece": error, "brier": score, **mean, "reliability": reliability(chance, fails)}
+
+
+def step_figures(chance: np.ndarray, happened: np.ndarray, episode: np.ndarray) -> list[dict[str, Any]]:
+    """For every step ahead how well P(that step violates Ψ) `[states, n]` foresaw whether it did."""
+    rows = []
+    for step in range(chance.shape[1]):
+        own, truly = chance[:, step], happened[:, step]
+        area, error = bootstrap(_step_figures(own, truly), episode, draws=200)
+        means = {"predicted": _mean(own), "observed": _mean(truly)}
+        rows.append({"step": step + 1, "auroc": area, "ece": error, **means})
+    return rows
+
+
+def cost_figures(
+    episode: np.ndarray,
+    cost: np.ndarray,
+    imagined: np.ndarray,
+    critic: np.ndarray,
+    known: Truth,
+    steps: int,
+    discount: float,
+) -> dict[str, Any]:
+    """Means of the discounted cost after states in which Ψ holds: of n steps, imagined and real, and of all that follow, by
+    the critic's word and as far as the episode was played; with correlations."""
+    use = known.counts & known.whole
+    near, all_of_it = (discounted(episode, cost, discount, limit)[use] for limit in (steps, None))
+    return {
+        "states": int(use.sum()),
+        "imagined": _mean(imagined[use]),
+        "real": _mean(near),
+        "correlation": correlation(imagined[use], near),
+        "critic": _mean(critic[use]),
+        "real_to_the_end": _mean(all_of_it),
+        "critic_correlation": correlation(critic[use], all_of_it),
+    }
+
+
+def discounted(episode: np.ndarray, cost: np.ndarray, discount: float, steps: int | None) -> np.ndarray:
+    """Σ_k γ^(k−1)·c_k over the next `steps` steps of each row's episode, or over all of them."""
+    total = np.zeros(len(cost) + 1)
+    goes_on = np.append(episode[1:] == episode[:-1], False)
+    for row in range(len(cost) - 1, -1, -1):
+        total[row] = cost[row] + discount * total[row + 1] * goes_on[row]
+    if steps is None:
+        return total[:-1]
+    later = np.minimum(np.arange(len(cost)) + steps, len(cost) - 1)
+    inside = (np.arange(len(cost)) + steps < len(cost)) & (episode[later] == episode)
+    return total[:-1] - discount**steps * total[later] * inside
+
+
+def correlation(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Pearson's; None where one of them does not vary."""
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return _number(np.corrcoef(a, b)[0, 1])
+
+
+def agreement(chance: np.ndarray, real: np.ndarray, futures: int) -> dict[str, Any]:
+    """Predicted risks against shares of so many real futures that failed, each with its own state.
+
+    `chance_error` is what the mean absolute error would be by the luck of the futures alone, were every prediction right.
+    """
+    luck = np.sqrt(2 * chance * (1 - chance) / (np.pi * futures))
+    return {
+        "error": _mean(np.abs(chance - real)),
+        "chance_error": _mean(luck),
+        "correlation": correlation(chance, real),
+        "ece": _number(calibration_error(chance, real)),
+        "predicted": _mean(chance),
+        "observed": _mean(real),
+    }
 
 
 def auroc(score: np.ndarray, fails: np.ndarray) -> float:
     """Probability that a state that fails scores above one that does not; ties count half. NaN if there is no pair."""
-    groups = _Groups(np.asarray(score, float), [~np.asarray(fails, bool), np.asarray(fails, bool)])
-    return auroc_of_counts(*groups.counts(np.ones(len(score))))
+    place, size = _places(score)
+    fails = np.asarray(fails, bool)
+    return auroc_of_counts(*(np.bincount(place, one.astype(float), size) for one in (~fails, fails)))
 
 
 def auroc_of_counts(safe: np.ndarray, fails: np.ndarray) -> float:
@@ -109,19 +184,32 @@ def auroc_of_counts(safe: np.ndarray, fails: np.ndarray) -> float:
     return float((fails * below).sum() / pairs) if pairs else float("nan")
 
 
-def share_flagged(safe: np.ndarray, wanted: np.ndarray, rate: float) -> float:
-    """Share of the wanted states that are flagged at the threshold at which `rate` of the safe ones are, from numbers of
-    states per score, ascending. Of states that score exactly the threshold as large a part is flagged as makes the rate."""
-    if not safe.sum() or not wanted.sum():
-        return float("nan")
-    alarms = np.concatenate([[0.0], np.cumsum(safe[::-1])]) / safe.sum()
-    hits = np.concatenate([[0.0], np.cumsum(wanted[::-1])]) / wanted.sum()
-    # Where states score high and none of them is safe, all are flagged at no false alarm.
-    last = int(np.searchsorted(alarms, rate, side="right")) - 1
-    if last + 1 == len(alarms):
-        return float(hits[-1])
-    part = (rate - alarms[last]) / (alarms[last + 1] - alarms[last])
-    return float(hits[last] + part * (hits[last + 1] - hits[last]))
+def share_flagged(score: np.ndarray, safe: np.ndarray, wanted: np.ndarray, rate: float) -> float:
+    """Share of the wanted states that are flagged at the threshold at which `rate` of the safe ones are. Of states that score
+    exactly the threshold as large a part is flagged as makes the rate."""
+    place, size = _places(score)
+    limit = cut(np.bincount(place, np.asarray(safe, float), size), rate)
+    return share_above(place[wanted], np.ones(int(np.sum(wanted))), *limit)
+
+
+def cut(safe: np.ndarray, rate: float) -> tuple[int, float]:
+    """The place among ascending scores above which all is flagged, and the part flagged there, so that of the safe states, of
+    which there are so many at every score, `rate` are."""
+    if not safe.sum():
+        return -1, float("nan")
+    allowed = rate * safe.sum()
+    above = np.cumsum(safe[::-1])
+    whole = int(np.searchsorted(above, allowed, side="right"))
+    if whole == len(safe):
+        return -1, 0.0
+    here = len(safe) - 1 - whole
+    return here, float((allowed - (above[whole - 1] if whole else 0.0)) / safe[here])
+
+
+def share_above(place: np.ndarray, weight: np.ndarray, here: int, part: float) -> float:
+    """Share of weighted states that lie above a cut."""
+    total = weight.sum()
+    return float((weight * ((place > here) + part * (place == here))).sum() / total) if total else float("nan")
 
 
 def threshold(safe_scores: np.ndarray, rate: float) -> float:
@@ -186,16 +274,20 @@ def bootstrap(
     ]
 
 
-class _Groups:
-    """States by their score, ascending, so that weighted figures need no sorting."""
+def _step_figures(chance: np.ndarray, happened: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    place, size = _places(chance)
 
-    def __init__(self, score: np.ndarray, sets: list[np.ndarray]) -> None:
-        values, self.place = np.unique(score, return_inverse=True)
-        self.size, self.sets = len(values), [np.asarray(one, float) for one in sets]
+    def figures(weight: np.ndarray) -> np.ndarray:
+        area = auroc_of_counts(*(np.bincount(place, weight * one, size) for one in (~happened, happened)))
+        return np.array([area, calibration_error(chance, happened, weight)])
 
-    def counts(self, weight: np.ndarray) -> list[np.ndarray]:
-        """Of each set the weight at every score."""
-        return [np.bincount(self.place, weight * one, self.size) for one in self.sets]
+    return figures
+
+
+def _places(score: np.ndarray) -> tuple[np.ndarray, int]:
+    """The place of every score among all that occur, ascending, and how many do: weighted figures then need no sorting."""
+    values, place = np.unique(score, return_inverse=True)
+    return place, len(values)
 
 
 def _bin(chance: np.ndarray) -> np.ndarray:

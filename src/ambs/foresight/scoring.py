@@ -16,7 +16,7 @@ from ambs.config import Config
 from ambs.envs.model import Dynamics, Moves
 from ambs.shield.estimate import Policy, Trace, all_finite, judge, rollout, sample, trace_keys
 from ambs.shield.runtime import Parts
-from ambs.spec.formula import Atoms, Formula
+from ambs.spec.formula import Atoms, Formula, Not
 from ambs.streams import stream
 from ambs.training.act import Player, in_precision, shield_parts
 
@@ -55,7 +55,8 @@ class Imagination:
 def step_risks(psi: Formula, atoms: Atoms) -> Callable[[Any], Float[Array, "time"]]:
     """P(step violates Ψ) from labels `[time, frames, atoms]`, truth values or probabilities; frames of one step hang
     together, so that the most likely violation among them counts."""
-    return lambda labels: (1 - psi.probability(labels.astype(jnp.float32), atoms)).max(axis=-1)
+    # P(¬Ψ) itself: 1 − P(Ψ) would round what is unlikely to nothing.
+    return lambda labels: Not(psi).probability(labels.astype(jnp.float32), atoms).max(axis=-1)
 
 
 def of_model(player: Player, config: Config, policy: str = "task", dtype: Any = jnp.float32) -> Imagination:
@@ -74,7 +75,7 @@ def of_model(player: Player, config: Config, policy: str = "task", dtype: Any = 
         risks=lambda both: both[1],
         labels=lambda both: both[0],
         shield=shield_parts(fast, config) if policy == "task" else None,
-        discount=config.shield.discount,
+        discount=config.agent.discount,
         cost=model.spec.cost,
     )
 

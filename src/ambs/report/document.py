@@ -4,6 +4,7 @@ from typing import Any
 
 from ambs.report import cells, tables
 from ambs.report.curves import WINDOW
+from ambs.report.foresight import diagram
 from ambs.report.outcomes import END
 from ambs.report.page import Html, join, page, table, tag
 from ambs.report.panels import LOSSES, OUTCOME, REST, SECTIONS
@@ -82,6 +83,7 @@ def _environment(index: int, part: dict[str, Any], coverage: dict[str, str]) -> 
         tag("div", _legend(index, part), *(_section(index, part, section) for section in SECTIONS)),
         _table("Outcomes", tables.outcomes(part)),
         _comparisons(part),
+        _foresight(part),
         _table("Beside the paper", tables.paper(part), f"The paper's figures: {SOURCE}. {tables.caveat(part)}"),
         _table("Settings that differ", tables.differences(part), class_="differences"),
     )
@@ -180,6 +182,28 @@ def _comparisons(part: dict[str, Any]) -> Html | None:
         ),
         table(found.head, sure) if sure else None,
         tag("details", tag("summary", f"All {len(found.rows)} differences"), table(found.head, found.rows)),
+    )
+
+
+def _foresight(part: dict[str, Any]) -> Html | None:
+    """Reliability diagrams, some of them if there are many, and the table."""
+    if not part["foresight"]:
+        return None
+    figures = [
+        tag(
+            "figure",
+            tag("figcaption", tag("span", class_="dot"), row["label"], tag("span", row["run"], class_="soft")),
+            diagram(row, row["run"]),
+            class_=f"reliability c{row['colour'] % 8}",
+        )
+        for row in part["foresight"][:MANY]
+    ]
+    found = tables.foresight(part)
+    return join(
+        tag("h3", tables.FORESIGHT),
+        tag("p", tables.foresight_note(part), class_="soft"),
+        tag("div", *figures, class_="reliabilities"),
+        table(found.head, found.rows),
     )
 
 

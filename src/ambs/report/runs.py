@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from ambs.errors import UserError
+from ambs.report.foresight import read_foresight
 from ambs.training.files import reason
 from ambs.training.run_folder import EPISODES, METRICS, RunFolder, iterate_rows
 
@@ -47,6 +48,8 @@ class Run:
     """`status.json`; empty where there is none."""
     metrics: dict[str, Series] = field(default_factory=dict)
     episodes: dict[str, Series] = field(default_factory=dict)
+    foresight: dict[str, Any] | None = None
+    """What `ambs foresight` found; None where it was not asked."""
     missing: list[str] = field(default_factory=list)
     """What is not there or not right, in sentences."""
     name: str = ""
@@ -141,6 +144,10 @@ def read_run(path: Path) -> Run:
             run.status = {"state": "finished"}  # Kept without its status, but all frames were played.
         else:
             run.missing.append(_sentence(error, path))
+    try:
+        run.foresight = read_foresight(path)
+    except UserError as error:
+        run.missing.append(str(error))
     _add_totals(run)
     run.missing += _shortcomings(run)
     return run

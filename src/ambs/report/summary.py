@@ -82,6 +82,12 @@ def _environment(part: Part, colour: dict[str, int], curves: bool, wanted: int |
         "comparisons": comparisons([group.label for group in groups], outcomes),
         "paper": beside_the_paper(groups, part.length),
         "differences": settings_that_differ(groups),
+        "foresight": [
+            {"run": run.name, "label": group.label, "seed": run.seed, "colour": colour[group.label], **run.foresight}
+            for group in groups
+            for run in group.runs
+            if run.foresight is not None
+        ],
         "x": [round(float(value)) for value in at],
         "panels": draw_panels(groups, at) if curves and upto else [],
     }

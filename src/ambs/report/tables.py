@@ -3,8 +3,11 @@
 from typing import Any, NamedTuple
 
 from ambs.report import cells
+from ambs.report.foresight import LEADS, SCORINGS
 from ambs.report.groups import NAMES
 from ambs.report.outcomes import OUTCOMES
+
+FORESIGHT = "Does imagination foresee danger?"
 
 
 class Table(NamedTuple):
@@ -91,6 +94,34 @@ def differences(environment: dict[str, Any]) -> Table:
     """Settings in which the groups differ."""
     labels = [group["label"] for group in environment["groups"]]
     return Table(["setting", *labels], [[name, *values] for name, values in environment["differences"].items()])
+
+
+def foresight(environment: dict[str, Any]) -> Table:
+    """How well the imagination of each run foresees danger: a row for labels drawn, and one as its shield scores."""
+    leads = [lead for lead in LEADS if any(lead in row["drawn"]["detection"] for row in environment["foresight"])]
+    before = [f"{lead} step{'s' * (lead != '1')} before" for lead in leads]
+    head = ["run", "scoring", "AUROC", "all that fail", *before, "calibration error"]
+    rows = [
+        [
+            row["run"],
+            "labels drawn" if scoring == "drawn" else f"the shield's ({row['labels']})",
+            *(cells.interval(row[scoring][name]) for name in ("auroc", "flagged")),
+            *(cells.interval(row[scoring]["detection"].get(lead)) for lead in leads),
+            cells.interval(row[scoring]["ece"]),
+        ]
+        for row in environment["foresight"]
+        for scoring in SCORINGS
+    ]
+    return Table(head, rows)
+
+
+def foresight_note(environment: dict[str, Any]) -> str:
+    """What the table of foresight is about."""
+    horizons = sorted({row["horizon"] for row in environment["foresight"]})
+    return (
+        f"The task policy played fresh layouts without its shield; does Ψ fail within {' or '.join(map(str, horizons))} "
+        "steps? Shares flagged are at 5 % false alarms, of all states after which it fails and of those so many steps before."
+    )
 
 
 def caveat(environment: dict[str, Any]) -> str:

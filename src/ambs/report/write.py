@@ -51,6 +51,7 @@ def markdown(summary: dict[str, Any]) -> str:
         lines += ["", f"## {_plain(part['env'])} at {part['frames']:,} frames", ""]
         lines += _table(tables.outcomes(part))
         lines += _table(tables.comparisons(part), "Which differences the intervals support")
+        lines += _table(tables.foresight(part), tables.FORESIGHT, tables.foresight_note(part))
         note = f"The paper's figures: {SOURCE}. {tables.caveat(part)}"
         lines += _table(tables.paper(part), "Beside the paper", note)
         lines += _table(tables.differences(part), "Settings that differ")

@@ -43,7 +43,7 @@ def evaluate(
     on_step: Callable[[int], None] | None = None,
     watch: Watcher | None = None,
     begin: int = 0,
-    batch: int = LARGEST_BATCH,
+    batch: int | None = None,
 ) -> list[dict[str, Any]]:
     """Play `episodes` worlds of a `seed`, numbered from `begin`, and return a row for each: return, violations, overrides …
 
@@ -53,7 +53,7 @@ def evaluate(
     if episodes < 1:
         raise UserError(f"episodes must be at least 1, got {episodes}")
     rows: list[dict[str, Any]] = []
-    size, end = min(episodes, batch), begin + episodes
+    size, end = min(episodes, batch or LARGEST_BATCH), begin + episodes
     envs = make_envs(agent.config, size)
     try:
         for first in range(begin, end, size):

@@ -105,7 +105,7 @@ class Camera:
     def _mounted(self, view: look.View, size: int) -> Any:
         """A view fixed to the robot: in its own frame the robot never moves, so its pixels are computed here, once."""
         lens, options = _lens(view, size, self.samples), Options(self.mirror, look.PALETTES[self.palette])
-        pos, axes = np.asarray(view.pos, np.float32), _axes(view)
+        pos, axes = np.asarray(view.pos, np.float32), axes_of(view)
         still = jax.jit(partial(_robot, lens, self.robot, options.palette))
         solid = jax.tree.map(np.asarray, still(pos, axes, jnp.zeros(3), jnp.eye(3)))
 
@@ -119,7 +119,11 @@ class Camera:
     def _overhead(self, size: int) -> Any:
         """A view fixed to the world, in which the robot is cast anew in every picture."""
         view, options = look.TOP_DOWN, Options(self.mirror, look.PALETTES[self.palette], from_above=True)
-        lens, pos, axes = _lens(view, size, self.samples), jnp.asarray(view.pos, jnp.float32), jnp.asarray(_axes(view))
+        lens, pos, axes = (
+            _lens(view, size, self.samples),
+            jnp.asarray(view.pos, jnp.float32),
+            jnp.asarray(axes_of(view)),
+        )
 
         def draw(robot_pos: Any, robot_mat: Any, *scene: Any) -> Any:
             solid = _robot(lens, self.robot, options.palette, pos, axes, robot_pos, robot_mat)
@@ -375,7 +379,7 @@ def _quads(lens: Lens, origin: Any, axes: Any) -> tuple[Rays, Rays, Rays]:
     return cast(x, y), cast(x + pixel, y), cast(x, y + pixel)
 
 
-def _axes(view: look.View) -> Float[np.ndarray, "3 3"]:
+def axes_of(view: look.View) -> Float[np.ndarray, "3 3"]:
     """Right, up and forward as columns, orthonormal, with `right` kept as given."""
     right = np.asarray(view.right, np.float64) / np.linalg.norm(view.right)
     up = np.asarray(view.up, np.float64)

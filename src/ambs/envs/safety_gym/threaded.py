@@ -12,10 +12,10 @@ from gymnasium.utils import seeding
 from ambs.envs.safety_gym.env import action_space
 from ambs.envs.safety_gym.observation import Looks, Observation, Observer
 from ambs.envs.safety_gym.robots import FRAME_SKIP, POINT
-from ambs.envs.safety_gym.scenes import lidar_scene, world_scene
+from ambs.envs.safety_gym.scenes import lidar_scene, outlook, world_scene
 from ambs.envs.safety_gym.tasks import ATOMS, MAX_FRAMES, find_task
 from ambs.envs.safety_gym.worlds import Worlds
-from ambs.envs.scene import Scene
+from ambs.envs.scene import Outlook, Scene
 from ambs.envs.snapshot import Snapshot
 from ambs.envs.vector import MAX_FAULTS, Frames, LabelledVectorEnv
 from ambs.spec.formula import Formula
@@ -84,6 +84,10 @@ class ThreadedVectorEnv(LabelledVectorEnv):
         """What vectors tell of the robot's surroundings, in its own frame; a picture is a picture already."""
         del now
         return [lidar_scene(vector) for vector in observations] if observations.ndim == 2 else None
+
+    def outlook(self) -> Outlook | None:
+        """Of hazards and vases; None where there are none."""
+        return outlook(self.worlds)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the threads."""

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ambs.envs.labels import step_risk
 from ambs.errors import UserError
-from ambs.shield import Parts, Reason, ShieldConfig, paper_semantics, shield, shield_with_deadline
+from ambs.shield import Parts, Reason, ShieldConfig, Trace, paper_semantics, shield, shield_with_deadline
+from ambs.shield.decide import accepted_risks
 from ambs.shield.estimate import judge, rollout
 from ambs.spec import parse_formula
 from ambs.streams import at, stream
@@ -64,6 +66,9 @@ def test_already_unsafe():
     assert decision.p_safe.tolist() == [1, 0]
     assert decision.interval[1].tolist() == [0, 0]
     assert "already" in decision.explain(1, ATOMS)
+    np.testing.assert_allclose(decision.action[1], [0.0, 0.5])
+    leaving = run(coin_parts(0.0, ShieldConfig(), leave=constant([0.0, 0.9])), proposed, labels_now=labels)
+    np.testing.assert_allclose(leaving.action, [[0.0, 0.0], [0.0, 0.9]])
     ignored = run(coin_parts(0.0, ShieldConfig(check_initial=False)), proposed, labels_now=labels)
     assert ignored.overridden.tolist() == [False, False]
 
@@ -103,12 +108,57 @@ def test_nothing_counts_after_the_episode_has_ended():
     assert evidence(labels, continues=[0.9, 0.4, 0.9])[0] == 0
 
 
+def test_a_step_of_several_frames_is_drawn_once():
+    """As risky as its most dangerous frame, for any Ψ, both where it is drawn and where its expected cost counts."""
+    frames = jnp.array([[[0.1, 0.2], [0.5, 0.1]]])  # P(¬Ψ) = .28 and .55
+    either = jnp.array([[[0.9, 0.5], [0.4, 0.6]]])  # hazard -> collision fails with .45 and .16
+    implication = parse_formula("hazard -> collision", ATOMS)
+    for labels, psi, risk in ((frames, PSI, 0.55), (either, implication, 0.45)):
+        trace = Trace(labels, jnp.ones(1), jnp.ones(1, bool), jnp.zeros(1))
+        drawn, blamed = jax.vmap(
+            lambda key, trace=trace, psi=psi: judge(
+                key, trace, psi=psi, atoms=ATOMS, config=ShieldConfig(horizon=1, labels="sample")
+            )[:2]
+        )(jax.random.split(KEY, 10_000))
+        assert np.mean(np.asarray(drawn) == 1) == pytest.approx(risk, abs=0.015)
+        assert (np.asarray(blamed)[np.asarray(drawn) == 1] >= 0).all()
+        mean = ShieldConfig(horizon=1, labels="mean", cost=10.0)
+        assert float(judge(KEY, trace, psi=psi, atoms=ATOMS, config=mean).cost) == pytest.approx(10 * risk, rel=1e-5)
+        assert float(step_risk(psi, ATOMS, labels)[0]) == pytest.approx(risk, rel=1e-5)
+
+
+def test_levels_that_calibration_may_put_in_force():
+    """The same traces, a more lenient Δ: 1 − Δ' ≥ .5 accepts what Δ = .1 does not; number 0 is Δ itself."""
+    config = ShieldConfig(labels="sample")
+    levels, accepted = config.levels(), accepted_risks(config)
+    assert levels[0] == 0.1
+    assert all(a < b for a, b in itertools.pairwise(levels))
+    assert all(a < b for a, b in itertools.pairwise(accepted))
+    # The notes: at μ̂ = .95 the sequential rule accepts with .216, at .99 with .9995.
+    assert 0.01 < accepted[0] < 0.05
+    number = next(index for index, risk in enumerate(accepted) if risk > 0.3)
+    proposed = jnp.array([[0.25, 0.0]])
+
+    def decide(level):
+        parts = coin_parts(0.0, config, level=None if level is None else jnp.array(level))
+        return run(parts, proposed).overridden.tolist()
+
+    assert decide(None) == decide(0) == [True]
+    assert decide(number) == [False]
+    there = config.at_level(levels[number])
+    assert run(coin_parts(0.0, there), proposed).overridden.tolist() == [False]
+    assert there.asked == 0.1
+    assert "0.1 that was asked for" in there.caveat
+    assert there.at_level(levels[-1]).asked == 0.1
+    assert config.at_level(0.1) is config
+
+
 def test_label_rules():
     labels = [[0.4, 0.2], [0.4, 0.2]]
-    mode = ShieldConfig(horizon=2)
+    mode = ShieldConfig(horizon=2, labels="mode")
     assert evidence(labels, mode, probabilities=True)[0] == 0
     assert evidence([[0.4, 0.2], [0.6, 0.2]], mode, probabilities=True)[:2] == (2, 0)
-    calibrated = ShieldConfig(horizon=2, label_threshold=(0.5, 0.15))
+    calibrated = ShieldConfig(horizon=2, labels="mode", label_threshold=(0.5, 0.15))
     assert evidence(labels, calibrated, probabilities=True)[:2] == (1, 1)
     sampling = ShieldConfig(horizon=2, labels="sample")
     trace = script(labels, probabilities=True)(None, jnp.zeros(1), None, None)

@@ -20,7 +20,7 @@ ENVS = 3
 def test_a_backup_action_is_held_while_the_state_violates(hold):
     """Unsafe from step 2 to 8: a new action at every `hold` steps; safe, unsafe again, or in a new episode: a new one at once."""
     with tiny_sizes():
-        config = Config(ModelConfig(size="xxs"), shield=ShieldConfig(hold=hold, horizon=2, traces=64))
+        config = Config(ModelConfig(size="xxs"), shield=ShieldConfig(hold=hold, horizon=2, traces=64, leave="sample"))
         learned = init(spec_of(), config, discrete=False, key=fresh())
         player = Player(learned.model, learned.behaviour.actors, learned.behaviour.critics, jnp.full(1, 0.5))
         step = quick_jit(partial(act, config=config, shielded=True))

@@ -9,7 +9,9 @@ from ambs.errors import UserError
 from ambs.presets import resolve
 from ambs.training.interface import LEAST_DEVIATION, Interface, interface, survey
 from ambs.training.loop import make_envs
+from ambs.world_model.model import WorldModel
 from ambs.world_model.vision import ObservationSpec
+from tests.tiny import fresh, tiny_sizes
 
 
 @pytest.mark.parametrize("env", ["ambs/PointWorld-v0", "ambs/PointGoal1-v0"])
@@ -83,3 +85,29 @@ def test_pictures_need_no_survey(cameras, channels):
 def test_worlds_without_cameras_say_so():
     with pytest.raises(UserError, match="ambs/PointWorld-v0 has no option 'cameras'"):
         make_envs(resolve("quickstart", changes={"cameras": "front+back"}), 1)
+
+
+def test_sensors_that_only_the_decoder_meets():
+    """Training worlds show pictures and sensors, others pictures only; what the sensors say never reaches the latents."""
+    changes = {"env": "ambs/PointGoal1-v0", "obs": "vision", "model": {"also_predict": "sensors", "standardise": True}}
+    config = resolve("quickstart", changes=changes)
+    envs = make_envs(config, 2, learning=True)
+    found = survey(envs, interface(envs, config), seed=0)
+    envs.close()
+    seen = found.spec.observation
+    assert (seen.image, seen.vector, seen.unseen, len(seen.mean)) == (64, 60, True, 60)
+    assert seen.seen == ObservationSpec(64)
+    assert Interface.from_dict(json.loads(json.dumps(found.to_dict()))).spec == found.spec
+    watched = make_envs(config, 1)
+    assert watched.single_observation_space.shape == (64, 64, 3)
+    watched.close()
+    with tiny_sizes():
+        model = WorldModel(found.spec, config.model, key=fresh())
+        picture = np.full((64, 64, 3), 7, np.uint8)
+        vectors = (np.zeros(60, np.float32), np.ones(60, np.float32))
+        embeddings = [model.encoder({"image": picture, "vector": vector}) for vector in vectors]
+        np.testing.assert_array_equal(embeddings[0], model.encoder({"image": picture}))
+        np.testing.assert_array_equal(*embeddings)
+        assert set(model.decoder(model.rssm.initial().features)) == {"image", "vector"}
+    with pytest.raises(UserError, match="for agents that see pictures"):
+        interface(make_envs(resolve("quickstart"), 1), resolve("quickstart", changes={"model": changes["model"]}))

@@ -4,8 +4,10 @@ import jax
 import numpy as np
 import pytest
 
+from ambs.envs.mirror import Mirror
 from ambs.errors import UserError
 from ambs.replay import Replay, Use, size_of
+from ambs.training.learn import mirrored
 from ambs.world_model.loss import Sequence
 
 ENVS = 3
@@ -182,3 +184,23 @@ def test_held_out_worlds_are_never_learned_from(envs):
     np.testing.assert_array_equal(again.use, replay.use)
     first, env = again.draw(np.random.default_rng(1), (500,), 6)
     np.testing.assert_array_equal(np.stack([first, env]), replay.draw(np.random.default_rng(1), (500,), 6))
+
+
+def test_mirrored_sequences_by_hand():
+    """Pictures are reversed along their width, actions and vectors as the world says; mirrored twice, nothing has changed."""
+    mirror = Mirror((0, 1), (1.0, -1.0), (1, 0, 2), (1.0, 1.0, -1.0))
+    image = np.arange(2 * 2 * 1 * 3, dtype=np.uint8).reshape(1, 1, 2, 2, 3)
+    vector, action = np.array([[[1.0, 2.0, 3.0]]], np.float32), np.array([[[0.5, 0.25]]], np.float32)
+    rest = (
+        np.ones((1, 1), np.float32),
+        np.ones((1, 1, 2, 1), bool),
+        np.ones((1, 1), np.float32),
+        np.ones((1, 1), bool),
+    )
+    batch = Sequence({"image": image, "vector": vector}, action, *rest)
+    other = mirrored(batch, mirror)
+    assert other.observation["image"][0, 0, 0].tolist() == [[3, 4, 5], [0, 1, 2]]
+    assert other.observation["vector"].tolist() == [[[2.0, 1.0, -3.0]]]
+    assert other.action.tolist() == [[[0.5, -0.25]]]
+    again = mirrored(other, mirror)
+    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(batch), strict=True))

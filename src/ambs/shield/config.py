@@ -33,8 +33,9 @@ class ShieldConfig:
     """Futures drawn between two looks of the sequential rule."""
     model_error: float = 0.0
     """Part of ε that the sequential rule keeps back for the model's own error; .045 keeps half."""
-    labels: Literal["mode", "sample", "mean"] = "mode"
-    """What a trace takes from label probabilities: thresholded, drawn, or as expected cost."""
+    labels: Literal["mode", "sample", "mean"] = "sample"
+    """What a trace takes from label probabilities: thresholded, drawn (then the level that is in force is calibrated), or as
+    expected cost."""
     label_threshold: float | tuple[float, ...] = 0.5
     """`mode`: an atom holds where its probability reaches this; one number, or one per atom."""
     rolled: int | None = None

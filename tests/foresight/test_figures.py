@@ -20,7 +20,9 @@ def test_what_happened_after_each_state():
     assert found.counts.tolist() == [True, True, True, False, True, False, True, True, False]
     assert found.fails.sum() == 2
     over[8] = True
-    assert truth(episode, unsafe_now, violated, over, 2).counts.tolist()[-3:] == [True] * 3
+    ended = truth(episode, unsafe_now, violated, over, 2)
+    assert ended.counts.tolist()[-3:] == ended.whole.tolist()[-3:] == [True] * 3
+    assert found.whole.tolist() == [True] * 5 + [False] + [True] * 2 + [False]
 
 
 def test_auroc_with_ties_is_the_u_statistic():

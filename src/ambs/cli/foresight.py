@@ -167,12 +167,13 @@ def _rest(console: Console, result: dict[str, Any]) -> None:
             if entries["entries"]
             else "none"
         )
-        console.print(
-            f"{title}, {stays['steps']} steps: {entries['entries']} entries ({how}); {stays['stays']} stays of "
-            f"{_short(stays['median'])} steps (median; mean {_short(stays['mean'])}, longest {_short(stays['max'])}), "
-            f"backup policy acting in {_short(stays['backup_acted'])} of them",
-            highlight=False,
-        )
+        told = f"{title}, {stays['steps']} steps: {entries['entries']} entries ({how})"
+        if stays["stays"]:
+            told += (
+                f"; {stays['stays']} stays of {_short(stays['median'])} steps (median; mean {_short(stays['mean'])}, "
+                f"longest {_short(stays['max'])}), the backup policy acting in {_short(stays['backup_acted'])} of their steps"
+            )
+        console.print(told, highlight=False)
     if result["branched"] is not None:
         found = result["branched"]
         console.print(

@@ -29,7 +29,7 @@ class Truth(NamedTuple):
     counts: np.ndarray
     """Whether the state counts, bool `[rows]`."""
     whole: np.ndarray
-    """Whether all n steps after it were played, bool `[rows]`."""
+    """Whether all n steps after it were played, or all that the world had, bool `[rows]`."""
 
     @property
     def fails(self) -> np.ndarray:
@@ -53,8 +53,8 @@ def truth(episode: np.ndarray, unsafe_now: np.ndarray, violated: np.ndarray, ove
         there = np.arange(rows) + step - 1
         inside = there <= ends
         ahead[inside & violated[np.minimum(there, rows - 1)]] = step
-    whole = np.arange(rows) + steps - 1 <= ends
-    return Truth(ahead, (whole | over[ends] | (ahead > 0)) & ~unsafe_now, whole)
+    whole = (np.arange(rows) + steps - 1 <= ends) | over[ends]
+    return Truth(ahead, (whole | (ahead > 0)) & ~unsafe_now, whole)
 
 
 def score_figures(score: np.ndarray, known: Truth, episode: np.ndarray, steps: int) -> dict[str, Any]:

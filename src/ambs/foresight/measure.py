@@ -106,8 +106,9 @@ def by_step(agent: Agent, record: Record, seed: int, progress: Progress) -> list
     """The label head by steps ahead: imagined with the actions really taken, against what happened."""
     horizon, kept = agent.config.shield.horizon, record.kept
     assert kept is not None
-    known = _truth(record, horizon)
-    usable = np.flatnonzero((known.counts & known.whole)[kept.row])
+    last = np.minimum(kept.row + horizon, len(record.episode)) - 1
+    inside = (last == kept.row + horizon - 1) & (record.episode[last] == record.episode[kept.row])
+    usable = np.flatnonzero(inside & ~record.unsafe_now[kept.row])
     if not usable.size:
         return []
     chosen = np.sort(np.random.default_rng(seed).permutation(usable)[:STARTS])
@@ -130,7 +131,7 @@ def real_futures(agent: Agent, record: Record, states: int, seed: int, progress:
     kept = record.kept
     if kept is None or not can_branch(kept):
         return None
-    which = _spread(record, kept, states, seed)
+    which = _spread(record, kept, _truth(record, agent.config.shield.horizon), states, seed)
     real = branched(
         agent, kept, which, seed=seed, on_state=lambda done: progress("real futures are played", done, len(which))
     )
@@ -167,9 +168,9 @@ def _costs(agent: Agent, record: Record) -> dict[str, Any]:
     )
 
 
-def _spread(record: Record, kept: Kept, states: int, seed: int) -> np.ndarray:
-    """Kept states in which Ψ holds, taken in turn from ten equal bins of the risk."""
-    usable = np.flatnonzero(~record.unsafe_now[kept.row])
+def _spread(record: Record, kept: Kept, known: Truth, states: int, seed: int) -> np.ndarray:
+    """Kept states in which Ψ holds and after which there is time for all steps, in turn from ten equal bins of the risk."""
+    usable = np.flatnonzero((known.counts & known.whole)[kept.row])
     order = np.random.default_rng(seed).permutation(usable)
     bins = np.clip((record.risk[kept.row[order]] * 10).astype(int), 0, 9)
     turn = np.zeros(len(order), int)

@@ -43,8 +43,10 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="changes of the settings as JSON; may be repeated")
     options = parser.parse_args()
     base = resolve("quickstart", changes={"env": options.env, "seed": options.seed})
-    base = changed(base, {"model": {"standardise": True, "vector_scale": 1.0}, "shield": {"horizon": options.horizon}})
-    base = changed(base, {"training": {"envs": 32, "capacity": options.frames, "action_repeat": 2, "length": 32}})
+    base = changed(base, {"training": {"envs": 32, "capacity": options.frames}, "shield": {"horizon": options.horizon}})
+    if "PointWorld" not in options.env:
+        base = changed(base, {"model": {"standardise": True, "vector_scale": 1.0}})
+        base = changed(base, {"training": {"action_repeat": 2, "length": 32}})
     plain, replay, mirror = drive(base, options.frames)
     for text in options.set or ["{}"]:
         begun = time.perf_counter()
@@ -81,26 +83,20 @@ def train(config: Config, plain: Any, replay: Replay, mirror: Any, updates: int)
     model = WorldModel(plain.spec, config.model, key=jax.random.key(config.seed))
     start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (training.batch, *leaf.shape)), model.rssm.initial())
 
-    @functools.partial(eqx.filter_jit, donate="all-except-first")
-    def step(batches: Any, model: Any, opt: Any, key: Any) -> Any:
+    arrays, static = eqx.partition(model, eqx.is_array)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def several(carry: Any, batches: Any) -> Any:
         def one(carry: Any, batch: Any) -> Any:
-            model, opt, key = carry
+            (arrays, opt, key), model = carry, eqx.combine(carry[0], static)
             now, key = jax.random.split(key)
             grads = eqx.filter_grad(lambda m: world_model_loss(m, batch, start, now)[0].total)(model)
             changes, opt = tx.update(grads, opt)
-            return (eqx.apply_updates(model, changes), opt, key), None
+            return (eqx.apply_updates(arrays, changes), opt, key), None
 
-        arrays, static = eqx.partition(model, eqx.is_array)
-        (arrays, opt, key), _ = jax.lax.scan(
-            lambda carry, batch: (lambda new: ((eqx.filter(new[0][0], eqx.is_array), *new[0][1:]), None))(
-                one((eqx.combine(carry[0], static), *carry[1:]), batch)
-            ),
-            (arrays, opt, key),
-            batches,
-        )
-        return eqx.combine(arrays, static), opt, key
+        return jax.lax.scan(one, carry, batches)[0]
 
-    opt, key = tx.init(eqx.filter(model, eqx.is_inexact_array)), jax.random.key(config.seed + 1)
+    carry = (arrays, tx.init(eqx.filter(model, eqx.is_inexact_array)), jax.random.key(config.seed + 1))
     rng = np.random.default_rng(config.seed + 2)
     for _ in range(updates // 20):
         shape = (20, training.batch)
@@ -113,8 +109,8 @@ def train(config: Config, plain: Any, replay: Replay, mirror: Any, updates: int)
                 other,
                 batches,
             )
-        model, opt, key = step(batches, model, opt, key)
-    return model
+        carry = several(carry, batches)
+    return eqx.combine(carry[0], static)
 
 
 def judge(config: Config, model: WorldModel, replay: Replay) -> dict[str, float]:

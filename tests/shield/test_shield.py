@@ -113,13 +113,13 @@ def test_a_step_of_several_frames_is_drawn_once():
     frames = jnp.array([[[0.1, 0.2], [0.5, 0.1]]])  # P(¬Ψ) = .28 and .55
     either = jnp.array([[[0.9, 0.5], [0.4, 0.6]]])  # hazard -> collision fails with .45 and .16
     implication = parse_formula("hazard -> collision", ATOMS)
-    for labels, psi, risk in ((frames, PSI, 0.55), (either, implication, 0.45)):
+    for number, (labels, psi, risk) in enumerate(((frames, PSI, 0.55), (either, implication, 0.45))):
         trace = Trace(labels, jnp.ones(1), jnp.ones(1, bool), jnp.zeros(1))
         drawn, blamed = jax.vmap(
             lambda key, trace=trace, psi=psi: judge(
                 key, trace, psi=psi, atoms=ATOMS, config=ShieldConfig(horizon=1, labels="sample")
             )[:2]
-        )(jax.random.split(KEY, 10_000))
+        )(jax.random.split(at(KEY, number), 10_000))
         assert np.mean(np.asarray(drawn) == 1) == pytest.approx(risk, abs=0.015)
         assert (np.asarray(blamed)[np.asarray(drawn) == 1] >= 0).all()
         mean = ShieldConfig(horizon=1, labels="mean", cost=10.0)
@@ -151,6 +151,7 @@ def test_levels_that_calibration_may_put_in_force():
     assert "0.1 that was asked for" in there.caveat
     assert there.at_level(levels[-1]).asked == 0.1
     assert config.at_level(0.1) is config
+    assert there.as_asked() == config.as_asked() == config
 
 
 def test_label_rules():

@@ -2,6 +2,7 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -103,11 +104,13 @@ def test_sensors_that_only_the_decoder_meets():
     watched.close()
     with tiny_sizes():
         model = WorldModel(found.spec, config.model, key=fresh())
-        picture = np.full((64, 64, 3), 7, np.uint8)
-        vectors = (np.zeros(60, np.float32), np.ones(60, np.float32))
+        picture, vectors = jnp.full((64, 64, 3), 7, jnp.uint8), (jnp.zeros(60), jnp.ones(60))
         embeddings = [model.encoder({"image": picture, "vector": vector}) for vector in vectors]
         np.testing.assert_array_equal(embeddings[0], model.encoder({"image": picture}))
         np.testing.assert_array_equal(*embeddings)
         assert set(model.decoder(model.rssm.initial().features)) == {"image", "vector"}
+    blind = resolve("quickstart", changes={"model": changes["model"]})
+    envs = make_envs(blind, 1, learning=True)
     with pytest.raises(UserError, match="for agents that see pictures"):
-        interface(make_envs(resolve("quickstart"), 1), resolve("quickstart", changes={"model": changes["model"]}))
+        interface(envs, blind)
+    envs.close()

@@ -114,8 +114,9 @@ class Evaluate:
                 raise UserError(f"this agent was trained for the formula {psi}, and cannot be held to {wanted.psi}")
             names = ("safety_level", "approximation_error", "horizon", "rolled")
             changes |= {name: getattr(wanted.shield, name) for name in names}
-            if config.shield.approximation_error < changes["safety_level"]:
-                changes["approximation_error"] = config.shield.approximation_error
+            error = config.shield.as_asked().approximation_error
+            if error < changes["safety_level"]:
+                changes["approximation_error"] = error
         return changes
 
 

@@ -104,6 +104,10 @@ class ShieldConfig:
             asked=self.safety_level if self.asked is None else self.asked,
         )
 
+    def as_asked(self) -> "ShieldConfig":
+        """These settings with the Δ that was asked for in force again, and its ε."""
+        return self if self.asked is None else replace(self.at_level(self.asked), asked=None)
+
     def levels(self) -> tuple[float, ...]:
         """Δ and the levels above it that calibration may put in force, evenly spaced in log-odds."""
         lowest = math.log(self.safety_level / (1 - self.safety_level))

@@ -45,9 +45,10 @@ class Agent:
 
     def behind(self, **shield: Any) -> "Agent":
         """The same agent behind another shield: fields of `ShieldConfig` by name."""
-        if "safety_level" in shield:  # What is asked for now is in force.
-            shield = {"asked": None, **shield}
-        config = changed(self.config, {"shield": shield})
+        config = self.config
+        if {"safety_level", "labels"} & set(shield):  # The level in force was calibrated for something else.
+            config = dataclasses.replace(config, shield=config.shield.as_asked())
+        config = changed(config, {"shield": shield})
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.
             player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))

@@ -18,6 +18,8 @@ from ambs.world_model.model import Spec
 from ambs.world_model.vision import ObservationSpec
 
 SURVEY_STEPS = 200
+_KINDS = ("image", "vector", "channels", "unseen")
+"""Of an observation, what no survey finds out."""
 LEAST_DEVIATION = 0.1
 """Of an entry of the vector, in symlog scale: what hardly varies at random may do so later."""
 
@@ -64,7 +66,7 @@ class Interface:
         """
         surveyed = replace(self, spec=self.spec._replace(observation=known.spec.observation))
         ours, theirs = (json.loads(to_json(one.to_dict())) for one in (surveyed, known))
-        ours["observation"] |= {part: getattr(self.spec.observation, part) for part in ("image", "vector", "channels")}
+        ours["observation"] |= {part: getattr(self.spec.observation, part) for part in _KINDS}
         for name, value in ours.items():
             if value != theirs[name]:
                 raise UserError(f"the environment is not what it was: its {name} is {value}, and was {theirs[name]}")

@@ -323,7 +323,7 @@ def first_level(config: Config) -> jax.Array | None:
     """The number of the level that is in force before the first calibration: the most lenient. None: Δ alone is ever in force."""
     if config.shield.labels != "sample" or not config.training.calibrate_every:
         return None
-    return jnp.array(len(config.shield.levels()) - 1)
+    return jnp.asarray(len(config.shield.levels()) - 1, jnp.int32)
 
 
 def _set_thresholds(

@@ -46,7 +46,8 @@ class Dummy(Trainer):
 
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "capture", lambda trainer: ({}, {"interface": {}}, {}))
+    fitting = {"frames": CONFIG.training.action_repeat, "cost": CONFIG.shield.cost}
+    monkeypatch.setattr(session, "capture", lambda trainer: ({}, {"interface": fitting}, {}))
 
     def make(**options):
         folder = RunFolder.create(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,6 +43,8 @@ class Evaluate:
     """Folder for recorded episodes: all that the shield saw, for `ambs inspect`."""
     video: Path | None = None
     """Folder for videos of the episodes (.gif)."""
+    trust: bool = False
+    """Take a checkpoint that does not say which settings it was made with (made before checkpoint format 2) as it is."""
     json: bool = False
     """Print the figures as JSON and nothing else."""
 
@@ -74,7 +77,7 @@ class Evaluate:
         from ambs.training.evaluate import evaluate, paired, summary
         from ambs.training.record import Recorder
 
-        agent = load(self.run_folder, self.frames)
+        agent = load(self.run_folder, self.frames, trust=self.trust, say=_tell)
         changes = self._shield(agent.config, agent.interface.spec.psi)
         agent = agent.behind(**changes) if changes else agent
         console = Console(stderr=True)
@@ -117,6 +120,10 @@ class Evaluate:
             if config.shield.approximation_error < changes["safety_level"]:
                 changes["approximation_error"] = config.shield.approximation_error
         return changes
+
+
+def _tell(sentence: str) -> None:
+    print(f"ambs: {sentence}", file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:

@@ -29,6 +29,8 @@ class Resume:
     """The run folder."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
+    trust: bool = False
+    """Go on from a checkpoint that does not say which settings it was made with (made before checkpoint format 2)."""
 
     def run(self) -> int:
         """Train on."""
@@ -40,7 +42,7 @@ class Resume:
             prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
             from ambs.training.session import reopen
 
-            session, sentences = reopen(self.run_folder, **hooks)
+            session, sentences = reopen(self.run_folder, trust=self.trust, **hooks)
             for sentence in sentences:
                 print(f"ambs: {sentence}", file=sys.stderr)
             return session

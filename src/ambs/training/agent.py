@@ -1,6 +1,8 @@
 """A trained agent, ready to act: `ambs.load(run)`, `agent.start(...)`, `agent.act(observation)`."""
 
 import functools
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from ambs.shield.decide import Decision, Reason
 from ambs.training import checkpoint
 from ambs.training.act import Carry, Player, initial_carry
 from ambs.training.arrays import restore
+from ambs.training.binding import check_bound
 from ambs.training.interface import Interface
 from ambs.training.loop import compiled_act, default_thresholds
 from ambs.training.run_folder import RunFolder
@@ -158,11 +161,19 @@ class Agent:
         return found
 
 
-def load(run: Path | str, frames: int | None = None) -> Agent:
-    """The agent of a run folder: its newest intact checkpoint, or the one at `frames`; all but what only learning needs."""
+def load(
+    run: Path | str, frames: int | None = None, *, trust: bool = False, say: Callable[[str], Any] = warnings.warn
+) -> Agent:
+    """The agent of a run folder: its newest intact checkpoint, or the one at `frames`; all but what only learning needs.
+
+    A checkpoint that was saved with other settings is refused, and one that does not tell is, too, unless you `trust` it.
+    `say` gets a sentence about each damaged checkpoint that was passed over, and about what was trusted.
+    """
     folder = RunFolder.open(Path(run))
     config = from_dict(folder.config)
     found = checkpoint.load(folder.checkpoints, frames, chunks=False)
+    for sentence in (*found.skipped, *check_bound(found, folder, config, trust=trust)):
+        say(sentence)
     check_meta(found)
     with fitting(found):
         interface = Interface.from_dict(found.meta["interface"])

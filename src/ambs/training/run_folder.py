@@ -1,5 +1,6 @@
 """The folder a training run leaves behind, format 1; docs/run-folder.md is its reference. Nothing here learns."""
 
+import hashlib
 import json
 import os
 import platform
@@ -47,10 +48,13 @@ class RunFolder:
     memory for the next `flush`, and TensorBoard's events are then made anew. Status and checkpoints do raise it.
     """
 
-    def __init__(self, path: Path, record: dict[str, Any]) -> None:
+    def __init__(self, path: Path, data: bytes) -> None:
+        """`data`: the bytes of `config.json`."""
         self.path = path
-        self.record = record
+        self.record: dict[str, Any] = json.loads(data)
         """The contents of `config.json`."""
+        self.digest = hashlib.sha256(data).hexdigest()
+        """SHA-256 of its bytes, as they were written or found."""
         self.log_error: str | None = None
         """The last error while logging, in words."""
         self._lines = {name: _Lines(path / name) for name in PREFIXES}
@@ -81,7 +85,7 @@ class RunFolder:
         except ValueError as error:
             raise UserError("the settings of a run must be finite numbers") from error
         path = _claim(root, f"{_safe(env)}-{_safe(method)}-s{seed}-{now:%Y%m%d-%H%M%S}")
-        run = cls(path, json.loads(data))
+        run = cls(path, data)
         try:
             run._fill(data)
         except OSError as error:
@@ -131,7 +135,8 @@ class RunFolder:
     def open(cls, path: Path) -> "RunFolder":
         """An existing run, to read or to go on with; nothing is changed before something is logged."""
         try:
-            record = json.loads(read_plain(path / CONFIG))
+            data = read_plain(path / CONFIG)
+            record = json.loads(data)
         except OSError as error:
             raise UserError(f"{path} is not a run folder ({reason(error)}){_inside(path)}") from error
         except (ValueError, RecursionError) as error:
@@ -141,7 +146,7 @@ class RunFolder:
             raise UserError(f"{path} has run format {found}, this version of ambs reads {FORMAT}: please update ambs")
         if found != FORMAT or not isinstance(record.get("config"), dict):
             raise UserError(f"{path / CONFIG} is not the settings of a run in format {FORMAT}")
-        return cls(path, record)
+        return cls(path, data)
 
     @property
     def config(self) -> dict[str, Any]:

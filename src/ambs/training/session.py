@@ -14,6 +14,7 @@ from ambs.config import Config
 from ambs.errors import DISK_FAILED, RunError, UserError
 from ambs.presets import from_dict, to_dict
 from ambs.training import checkpoint
+from ambs.training.binding import SETTINGS, bind, check_bound
 from ambs.training.files import reason
 from ambs.training.interface import Interface
 from ambs.training.loop import Diverged, Listener, Row, Trainer
@@ -84,6 +85,7 @@ class Session:
     def save(self) -> Path:
         """Write a checkpoint of this moment."""
         groups, meta, pieces = capture(self.trainer)
+        meta[SETTINGS] = bind(self.folder)
         frames = self.trainer.accounts.frames
         try:
             meta["positions"] = self.folder.positions()
@@ -178,11 +180,15 @@ def start(
 
 
 def reopen(
-    run: Path, *, on_metrics: Callable[[Row], None] | None = None, stop: threading.Event | None = None
+    run: Path,
+    *,
+    trust: bool = False,
+    on_metrics: Callable[[Row], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> tuple[Session, tuple[str, ...]]:
     """A run that goes on from its newest intact checkpoint, and a sentence about everything damaged that it does without.
 
-    Nothing in the folder is changed before the checkpoint has proved to fit.
+    With `trust` a checkpoint that does not say which settings it was made with is gone on with, too. Nothing in the folder is changed before the checkpoint has proved to fit.
     """
     folder = RunFolder.open(run)
     config = from_dict(folder.config)
@@ -192,6 +198,7 @@ def reopen(
     trainer: Trainer | None = None
     try:
         found = checkpoint.load(folder.checkpoints)
+        unsure = check_bound(found, folder, config, trust=trust)
         _refuse_finished(found, run, config)
         if config.training.wandb:
             _import_wandb()
@@ -211,7 +218,7 @@ def reopen(
                 "try again",
                 DISK_FAILED,
             ) from error
-        return session, _without(found, trainer)
+        return session, (*unsure, *_without(found, trainer))
     except BaseException:
         folder.unlock()
         if trainer is not None:

@@ -1,12 +1,59 @@
 """What decides about safety is what was saved, or the run refuses: bits flipped, manifests forged, foreign folders."""
 
 import random
+import re
+import sys
 
 import pytest
 
+from ambs.cli.train import parse_train
 from ambs.errors import UserError
-from tests.faults.counts import FULL, report
+from ambs.presets import resolve
+from ambs.report.runs import read_run
+from ambs.training.session import reopen
+from ambs.training.worlds import worlds_of
+from tests.faults.counts import FULL, count, report
 from tests.training.test_binding import is_bound, make
+from tests.training.test_worlds import EVIL
+
+MODULES = (
+    "evil_world",
+    "evil_world.inner",
+    "os",
+    "os.path",
+    "subprocess",
+    "antigravity",
+    "this",
+    "",
+    ".",
+    "evil world",
+)
+ATTRIBUTES = ("make", "abort", "system", "__import__", "exit", "", "make:make")
+
+
+def test_foreign_folders_run_nothing(tmp_path, monkeypatch):
+    """Whatever a folder's settings name: reading, playing, resuming and reusing them imports nothing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil_world.py").write_text(EVIL)
+    trials, rng, imported = count(10, 100), random.Random(0), []
+    monkeypatch.setattr("importlib.import_module", lambda name, *rest: imported.append(name))
+    before = set(sys.modules)
+    for trial in range(trials):
+        config = resolve(
+            "quickstart", changes={"env": f"{rng.choice(MODULES)}:{rng.choice(ATTRIBUTES)}", "seed": trial}
+        )
+        run = make(tmp_path / "runs", config)
+        for read in (
+            lambda run=run: reopen(run),
+            lambda run=run: parse_train(["--config", str(run / "config.json")]),
+            lambda config=config: worlds_of(config, None, False, 1),
+        ):
+            with pytest.raises(UserError, match=re.escape(config.env)):
+                read()
+        assert read_run(run).config["env"] == config.env
+    new = {name.partition(".")[0] for name in set(sys.modules) - before}
+    assert (imported, new & {"evil_world", "antigravity", "this"}) == ([], set())
+    report("foreign run folders", f"{trials}: 0 imports by load, eval, resume, train --config and report")
 
 
 def bits_of(path, few):

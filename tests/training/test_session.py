@@ -189,6 +189,23 @@ def test_a_loaded_agent_decides(runs):
     np.testing.assert_array_equal(again.proposed, decision.proposed)
 
 
+def test_settings_that_were_changed_are_named_by_whoever_reads_them(runs, tmp_path, capsys):
+    """One bit: Δ .3 becomes .7, in a file that is read by `ambs.load`, `ambs eval` and `ambs resume` alike."""
+    path = tmp_path / "run"
+    shutil.copytree(runs[0].folder.path, path)
+    text = (path / "config.json").read_text()
+    (path / "config.json").write_text(text.replace('"safety_level": 0.3', '"safety_level": 0.7'))
+    named = r"shield.safety_level is 0\.7 in config.json, and was 0\.3"
+    with pytest.raises(UserError, match=named):
+        ambs.load(path)
+    with pytest.raises(UserError, match=named):
+        reopen(path)
+    with pytest.raises(SystemExit) as stop:
+        main(["eval", str(path), "--trust"])
+    assert stop.value.code == 2
+    assert "and was 0.3" in capsys.readouterr().err
+
+
 def test_eval_prints_json(runs, capsys, tmp_path):
     path = str(runs[0].folder.path)
     with pytest.raises(SystemExit) as stop:

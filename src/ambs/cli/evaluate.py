@@ -43,8 +43,11 @@ class Evaluate:
     """Folder for recorded episodes: all that the shield saw, for `ambs inspect`."""
     video: Path | None = None
     """Folder for videos of the episodes (.gif)."""
+    env: str | None = None
+    """The run's environment once more, where it is one of your own (module:factory): a folder's word does not run code."""
     trust: bool = False
-    """Take a checkpoint that does not say which settings it was made with (made before checkpoint format 2) as it is."""
+    """Take the folder's word: for its environment, if that is none of ours and installed; and for settings that an old checkpoint
+    (format 1) has no digest of."""
     json: bool = False
     """Print the figures as JSON and nothing else."""
 
@@ -77,7 +80,7 @@ class Evaluate:
         from ambs.training.evaluate import evaluate, paired, summary
         from ambs.training.record import Recorder
 
-        agent = load(self.run_folder, self.frames, trust=self.trust, say=_tell)
+        agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=_tell)
         changes = self._shield(agent.config, agent.interface.spec.psi)
         agent = agent.behind(**changes) if changes else agent
         console = Console(stderr=True)

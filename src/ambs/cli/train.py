@@ -29,8 +29,11 @@ class Resume:
     """The run folder."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
+    env: str | None = None
+    """The run's environment once more, where it is one of your own (module:factory): a folder's word does not run code."""
     trust: bool = False
-    """Go on from a checkpoint that does not say which settings it was made with (made before checkpoint format 2)."""
+    """Take the folder's word: for its environment, if that is none of ours and installed; and for settings that an old checkpoint
+    (format 1) has no digest of."""
 
     def run(self) -> int:
         """Train on."""
@@ -42,7 +45,7 @@ class Resume:
             prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
             from ambs.training.session import reopen
 
-            session, sentences = reopen(self.run_folder, trust=self.trust, **hooks)
+            session, sentences = reopen(self.run_folder, env=self.env, trust=self.trust, **hooks)
             for sentence in sentences:
                 print(f"ambs: {sentence}", file=sys.stderr)
             return session
@@ -68,6 +71,7 @@ def parse_train(args: list[str]) -> Train:
     preset = known.pop("preset", "default")
     try:
         changes = _read(Path(file)) if file is not None else None
+        _refuse_factories(changes or {}, args)
         settings = resolve(preset if preset in PRESETS else "default", changes=changes, **known)
     except UserError as error:
         if "--help" in args or "-h" in args:
@@ -81,6 +85,15 @@ def parse_train(args: list[str]) -> Train:
         default=Train(settings=settings),
         config=(tyro.conf.FlagCreatePairsOff,),
     )
+
+
+def _refuse_factories(changes: dict[str, Any], args: list[str]) -> None:
+    """A file of settings runs no code: an environment that is none of ours must be named on the command line."""
+    env = changes.get("env")
+    if isinstance(env, str) and ":" in env and not any(word.partition("=")[0] == "--env" for word in args):
+        raise UserError(
+            f"--config names the environment {env}, whose code would be run: name it yourself (--env {env})"
+        )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -51,7 +51,9 @@ class Plan:
         name = str(found.cell.folder)
         if found.state == "broken" and found.run is not None:
             run = found.run.path
-            return launch(name, ["resume", str(run), *place], home, resumed=run, **options)
+            return launch(
+                name, ["resume", str(run), "--env", found.cell.panel.task, *place], home, resumed=run, **options
+            )
         words = command(found.cell, self.scale, self.semantics)
         return launch(name, [*words, "--out", str(home), *place], home, **options)
 

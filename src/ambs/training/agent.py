@@ -12,6 +12,7 @@ import numpy as np
 
 from ambs.agent.update import Behaviour, init
 from ambs.config import Config
+from ambs.envs.vector import LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.presets import changed, from_dict
 from ambs.shield.decide import Decision, Reason
@@ -20,16 +21,25 @@ from ambs.training.act import Carry, Player, initial_carry
 from ambs.training.arrays import restore
 from ambs.training.binding import check_bound
 from ambs.training.interface import Interface
-from ambs.training.loop import compiled_act, default_thresholds
+from ambs.training.loop import compiled_act, default_thresholds, make_envs
 from ambs.training.run_folder import RunFolder
 from ambs.training.snapshot import check_meta, fitting
+from ambs.training.worlds import worlds_of
 
 
 class Agent:
     """Policies, world model and shield of a run; stateful: remembers what it has seen of the present episodes."""
 
-    def __init__(self, player: Player, interface: Interface, config: Config) -> None:
+    def __init__(
+        self,
+        player: Player,
+        interface: Interface,
+        config: Config,
+        worlds: Callable[[int], LabelledVectorEnv] | None = None,
+    ) -> None:
+        """`worlds` makes so many environments to play in; None: those of the settings, whosever they are."""
         self.player, self.interface, self.config = player, interface, config
+        self.worlds = worlds or functools.partial(make_envs, config)
         self.start()
 
     def start(self, batch: int = 1, seed: int = 0, *, shield: bool | None = None, policy: str = "task") -> "Agent":
@@ -51,7 +61,7 @@ class Agent:
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.
             player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))
-        return Agent(player, self.interface, config)
+        return Agent(player, self.interface, config, self.worlds)
 
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""
@@ -162,11 +172,17 @@ class Agent:
 
 
 def load(
-    run: Path | str, frames: int | None = None, *, trust: bool = False, say: Callable[[str], Any] = warnings.warn
+    run: Path | str,
+    frames: int | None = None,
+    *,
+    env: str | None = None,
+    trust: bool = False,
+    say: Callable[[str], Any] = warnings.warn,
 ) -> Agent:
     """The agent of a run folder: its newest intact checkpoint, or the one at `frames`; all but what only learning needs.
 
     A checkpoint that was saved with other settings is refused, and one that does not tell is, too, unless you `trust` it.
+    To play it in an environment that is none of ours, whose name the folder has, name that again as `env` or trust the folder.
     `say` gets a sentence about each damaged checkpoint that was passed over, and about what was trusted.
     """
     folder = RunFolder.open(Path(run))
@@ -185,4 +201,5 @@ def load(
         memory = {"thresholds": jnp.zeros(len(parts["model"].trace_formula()[1]))}
         thresholds = restore(memory, {"thresholds": found.groups["memory"]["thresholds"]})["thresholds"]
     behaviour: Behaviour = parts["behaviour"]
-    return Agent(Player(parts["model"], behaviour.actors, behaviour.critics, thresholds), interface, config)
+    player = Player(parts["model"], behaviour.actors, behaviour.critics, thresholds)
+    return Agent(player, interface, config, functools.partial(worlds_of, config, env, trust))

@@ -12,7 +12,6 @@ from ambs.shield.decide import Decision
 from ambs.streams import stream
 from ambs.training.accounting import Accounts
 from ambs.training.agent import Agent
-from ambs.training.loop import make_envs
 
 Side = Literal["on", "off"]
 Policy = Literal["task", "backup", "random"]
@@ -51,7 +50,7 @@ def evaluate(
         raise UserError(f"episodes must be at least 1, got {episodes}")
     rows: list[dict[str, Any]] = []
     size = min(episodes, LARGEST_BATCH)
-    envs = make_envs(agent.config, size)
+    envs = agent.worlds(size)
     try:
         for first in range(0, episodes, size):
             rows += _batch(agent, envs, first, min(size, episodes - first), seed, shield, policy, on_step, watch)

@@ -68,12 +68,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"checkpoint {path.name} has format {found}, this version of ambs reads {FORMAT}: update ambs or choose an "
             "earlier step"
         )
-    if (
-        found not in (UNBOUND, FORMAT)
-        or type(found) is not int
-        or type(manifest.get("step")) is not int
-        or not isinstance(manifest.get("meta"), dict)
-    ):
+    known = type(found) is int and found in (UNBOUND, FORMAT)
+    if not known or type(manifest.get("step")) is not int or not isinstance(manifest.get("meta"), dict):
         raise DamagedError(f"{MANIFEST} is not a manifest in format {FORMAT}")
     if manifest["step"] != step_of(path):
         raise DamagedError(f"it says it is of step {manifest['step']}")

@@ -21,6 +21,7 @@ from ambs.training.loop import Diverged, Listener, Row, Trainer
 from ambs.training.run_folder import RunFolder
 from ambs.training.snapshot import capture, check_meta, fitting, reinstate
 from ambs.training.stopping import stopping
+from ambs.training.worlds import check_world
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
 
@@ -182,16 +183,20 @@ def start(
 def reopen(
     run: Path,
     *,
+    env: str | None = None,
     trust: bool = False,
     on_metrics: Callable[[Row], None] | None = None,
     stop: threading.Event | None = None,
 ) -> tuple[Session, tuple[str, ...]]:
     """A run that goes on from its newest intact checkpoint, and a sentence about everything damaged that it does without.
 
-    With `trust` a checkpoint that does not say which settings it was made with is gone on with, too. Nothing in the folder is changed before the checkpoint has proved to fit.
+    With `trust` a checkpoint that does not say which settings it was made with will do, too. An environment that is none of
+    ours must be named again, as `env`, unless the folder is trusted. Nothing in the folder is changed before the checkpoint
+    has proved to fit.
     """
     folder = RunFolder.open(run)
     config = from_dict(folder.config)
+    check_world(config, env, trust=trust)
     folder.claim()
     with suppress(UserError):  # Rows that are missing do not come back.
         folder.log_error = folder.read_status().get("log_error")

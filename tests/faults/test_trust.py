@@ -1,19 +1,24 @@
 """What decides about safety is what was saved, or the run refuses: bits flipped, manifests forged, foreign folders."""
 
+import json
 import random
 import re
 import sys
 
+import numpy as np
 import pytest
 
 from ambs.cli.train import parse_train
 from ambs.errors import UserError
 from ambs.presets import resolve
 from ambs.report.runs import read_run
+from ambs.training.interface import Interface
+from ambs.training.ranges import executed
 from ambs.training.session import reopen
 from ambs.training.worlds import worlds_of
 from tests.faults.counts import FULL, count, report
 from tests.training.test_binding import is_bound, make
+from tests.training.test_interface import BOX, decision_of
 from tests.training.test_worlds import EVIL
 
 MODULES = (
@@ -54,6 +59,43 @@ def test_foreign_folders_run_nothing(tmp_path, monkeypatch):
     new = {name.partition(".")[0] for name in set(sys.modules) - before}
     assert (imported, new & {"evil_world", "antigravity", "this"}) == ([], set())
     report("foreign run folders", f"{trials}: 0 imports by load, eval, resume, train --config and report")
+
+
+NUMBERS = (np.nan, np.inf, -np.inf, 1e308, -1e308, 1e39, -1e-320, 0, -1, 2, 10**30, True, None, "1", [], {})
+
+
+def forge(rng, data):
+    """Put something else in one or two places of a manifest's interface."""
+    for _ in range(rng.choice((1, 1, 2))):
+        name = rng.choice(list(data))
+        if isinstance(data[name], list) and data[name] and rng.random() < 0.7:
+            data[name] = [rng.choice(NUMBERS) if rng.random() < 0.5 else value for value in data[name]]
+        else:
+            data[name] = rng.choice(NUMBERS)
+    return data
+
+
+def test_forged_manifests_execute_nothing_out_of_range():
+    """Refused, or every action that comes of it is finite and within the bounds, whatever a network might propose."""
+    trials, rng, refused, actions = count(60, 200), random.Random(0), 0, 0
+    for _ in range(trials):
+        data = forge(rng, json.loads(json.dumps(BOX.to_dict())))
+        try:
+            found = Interface.from_dict(data)
+        except UserError:
+            refused += 1
+            continue
+        raw = [[rng.choice((np.nan, np.inf, -np.inf, 3e38, rng.uniform(-2, 2))) for _ in range(2)] for _ in range(20)]
+        done = executed(found, decision_of(raw)).action
+        actions += len(done)
+        assert np.isfinite(done).all()
+        low, high = (np.float32(bound) for bound in (found.low, found.high))
+        assert ((done >= low) & (done <= high)).all() if not found.discrete else (done < found.spec.actions).all()
+    assert 0 < refused < trials
+    report(
+        "forged manifests",
+        f"{trials}: {refused} refused, of the others {actions} actions, 0 not finite or out of range",
+    )
 
 
 def bits_of(path, few):

@@ -22,6 +22,7 @@ from ambs.training.arrays import restore
 from ambs.training.binding import check_bound
 from ambs.training.interface import Interface
 from ambs.training.loop import compiled_act, default_thresholds, make_envs
+from ambs.training.ranges import check_thresholds, executed
 from ambs.training.run_folder import RunFolder
 from ambs.training.snapshot import check_meta, fitting
 from ambs.training.worlds import worlds_of
@@ -100,8 +101,7 @@ class Agent:
         self.steps += 1
         decision = jax.device_get(decision)
         self.raw_action, self.raw_proposed = decision.action, decision.proposed
-        to_env = self.interface.to_env
-        return decision._replace(action=to_env(decision.action), proposed=to_env(decision.proposed))
+        return executed(self.interface, decision)
 
     @property
     def memory(self) -> Carry:
@@ -200,6 +200,7 @@ def load(
         parts = restore(wanted, arrays)
         memory = {"thresholds": jnp.zeros(len(parts["model"].trace_formula()[1]))}
         thresholds = restore(memory, {"thresholds": found.groups["memory"]["thresholds"]})["thresholds"]
+        check_thresholds(thresholds)
     behaviour: Behaviour = parts["behaviour"]
     player = Player(parts["model"], behaviour.actors, behaviour.critics, thresholds)
     return Agent(player, interface, config, functools.partial(worlds_of, config, env, trust))

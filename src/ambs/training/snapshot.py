@@ -13,6 +13,7 @@ from ambs.errors import UserError
 from ambs.training.arrays import flatten, restore
 from ambs.training.checkpoint import Checkpoint
 from ambs.training.loop import Trainer
+from ambs.training.ranges import check_thresholds
 
 Arrays = dict[str, np.ndarray]
 
@@ -95,6 +96,7 @@ def _reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
     trainer.learned = restore(trainer.learned, groups["learned"])
     like = {"carry": trainer.carry, "thresholds": trainer.thresholds, "row": trainer.row}
     memory = restore(like, groups["memory"])
+    check_thresholds(memory["thresholds"])
     trainer.carry, trainer.thresholds = memory["carry"], jnp.asarray(memory["thresholds"])
     trainer.row = jax.tree.map(np.asarray, memory["row"])
     accounts = restore({**trainer.accounts.open, "labels": trainer.labels}, groups["accounts"])

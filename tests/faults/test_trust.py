@@ -1,9 +1,11 @@
 """What decides about safety is what was saved, or the run refuses: bits flipped, manifests forged, foreign folders."""
 
+import importlib.util
 import json
 import random
 import re
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -41,7 +43,8 @@ def test_foreign_folders_run_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil_world.py").write_text(EVIL)
     trials, rng, imported = count(10, 100), random.Random(0), []
-    monkeypatch.setattr("importlib.import_module", lambda name, *rest: imported.append(name))
+    watched = types.SimpleNamespace(import_module=imported.append, util=importlib.util)
+    monkeypatch.setattr("ambs.envs.contract.importlib", watched)
     before = set(sys.modules)
     for trial in range(trials):
         config = resolve(

@@ -14,6 +14,7 @@ import ambs
 from ambs.cli.main import main
 from ambs.errors import UserError
 from ambs.presets import resolve
+from ambs.shield import Reason
 from ambs.training import checkpoint
 from ambs.training.loop import Diverged, compiled_act, compiled_learn
 from ambs.training.run_folder import RunFolder, read_rows
@@ -184,6 +185,16 @@ def test_a_loaded_agent_decides(runs):
     blind = agent.act(np.zeros((2, 7)))
     assert "must have shape" in agent.refused
     assert blind.overridden.all()
+    # Finite is not enough: a cell is 0 or 1, and what is masked is not known. Whoever is sound in the batch decides as before.
+    far = cells + np.float32([[0], [1]])
+    outside = agent.start(batch=2, seed=1).act(far)
+    assert agent.refused == "the vector of observation 1 lies outside the bounds of its space"
+    assert outside.reason.tolist() == [decision.reason[0], Reason.NON_FINITE]
+    np.testing.assert_array_equal(outside.proposed[0], decision.proposed[0])
+    assert agent.act(np.ma.masked_equal(cells, 1)).overridden.all()
+    assert "masked" in agent.refused
+    with pytest.raises(UserError, match="masked"):
+        agent.act(cells, labels=np.ma.masked_all((2, 2), bool))
     np.testing.assert_allclose(agent.behind(label_threshold=0.9).player.thresholds, [0.9, 0.9])
     again = ambs.load(runs[0].folder.path).start(batch=2, seed=1).act(cells)
     np.testing.assert_array_equal(again.proposed, decision.proposed)

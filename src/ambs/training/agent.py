@@ -74,11 +74,14 @@ class Agent:
         The decision's actions are the environment's. `labels` bool `[batch, atoms]` are those of the current states, if
         they are known; else the shield goes by what the model makes of the observation.
 
-        An observation that is not finite, or not of the shape and kind that the agent was trained on, is refused: memory
-        stays as it was, the backup policy acts on the last good state, and `refused` says what is wrong.
+        An observation that is not finite, lies outside the bounds of its space, has masked entries, or is not of the shape and
+        kind that the agent was trained on, is refused: memory stays as it was, the backup policy acts on the last good
+        state, and `refused` says what is wrong.
         """
         parts, self.refused = self._checked(observation)
         usable = np.full(self.batch, not self.refused)
+        if "vector" in parts and not self.refused:
+            self._refuse_outside(parts["vector"], usable)
         self._carry, decision = self._act(
             self.player,
             self._carry,
@@ -91,9 +94,7 @@ class Agent:
             usable,
         )
         for name, part in parts.items():
-            bad = (
-                [] if self.refused else np.flatnonzero(~np.isfinite(part.reshape(self.batch, -1)).all(axis=1)).tolist()
-            )
+            bad = np.flatnonzero(usable & ~np.isfinite(part.reshape(self.batch, -1)).all(axis=1)).tolist()
             if bad:
                 usable[bad] = False
                 self.refused = f"the {name} of observation {bad[0]} is not finite"
@@ -128,6 +129,8 @@ class Agent:
         if labels is None:
             return None
         wanted = (self.batch, len(self.interface.spec.atoms))
+        if np.ma.is_masked(labels):
+            raise UserError("labels must be known or None, and some of these are masked")
         known = np.asarray(labels)
         if known.dtype != np.bool_ or known.shape not in (wanted, wanted[1:] if self.batch == 1 else wanted):
             raise UserError(f"labels must be truth values of shape {wanted}, got {known.dtype} of shape {known.shape}")
@@ -144,6 +147,14 @@ class Agent:
             kinds = {"image": np.uint8, "vector": np.float32}
             return {name: np.zeros((self.batch, *shape), kinds[name]) for name, shape in wanted.items()}, str(error)
 
+    def _refuse_outside(self, vector: np.ndarray, usable: np.ndarray) -> None:
+        """Take note of vectors that are finite and lie outside the bounds of their space."""
+        outside = np.isfinite(vector).all(axis=1) & ~self.interface.within(vector)
+        if outside.any():
+            usable[outside] = False
+            number = int(np.flatnonzero(outside)[0])
+            self.refused = f"the vector of observation {number} lies outside the bounds of its space"
+
     def _typed(self, observation: Any, wanted: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         raw = observation if isinstance(observation, dict) else {"only": observation}
         if len(raw) != len(wanted):
@@ -151,6 +162,8 @@ class Agent:
         sizes = {len(shape): (name, shape) for name, shape in wanted.items()}
         found: dict[str, np.ndarray] = {}
         for part in raw.values():
+            if np.ma.is_masked(part):
+                raise UserError("an observation must be whole, and entries of this one are masked")
             try:
                 array = np.asarray(part)
             except Exception as error:

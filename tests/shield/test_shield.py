@@ -201,16 +201,23 @@ def test_deadline():
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), unhurried, plain))
     assert plain.traces_used.tolist()[0] == 64 < plain.traces_used.tolist()[1]
     # Started at 0 with 1 s to go: the first chunk is there at .3, the second comes late at 1.2.
-    ticks = iter([0.0, 0.3, 1.2])
+    ticks = iter([0.0, 0.3, 1.2, 1.2])
     hurried = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, proposed, labels)
-    assert hurried.reason.tolist() == [Reason.ACCEPTED, Reason.DEADLINE]
+    # What was accepted in time is told late, and late nothing is accepted.
+    assert hurried.reason.tolist() == [Reason.DEADLINE, Reason.DEADLINE]
     assert hurried.traces_used.tolist() == [64, 64]
-    assert hurried.overridden.tolist() == [False, True]
+    assert hurried.overridden.tolist() == [True, True]
     assert "time was up" in hurried.explain(1, ATOMS)
+    # Both are shown safe by .3, but the backup policy, asked in any case, takes until 1.2.
+    ticks, same = iter([0.0, 0.3, 1.2]), jnp.zeros((2, 2))
+    slow = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, same, labels)
+    assert slow.reason.tolist() == [Reason.DEADLINE] * 2
+    assert slow.action.tolist() == hurried.action.tolist()
     # A chunk took .6 s, so another one is not begun when .4 are left.
-    ticks = iter([0.0, 0.6, 0.6])
+    ticks = iter([0.0, 0.6, 0.6, 0.9])
     foresight = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, proposed, labels)
     assert foresight.reason.tolist() == [Reason.ACCEPTED, Reason.DEADLINE]
+    assert foresight.overridden.tolist() == [False, True]
     with pytest.raises(UserError, match="deadline"):
         shield_with_deadline(parts, float("nan"))
 

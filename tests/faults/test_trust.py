@@ -19,6 +19,8 @@ from ambs.training.ranges import executed
 from ambs.training.session import reopen
 from ambs.training.worlds import worlds_of
 from tests.faults.counts import FULL, count, report
+from tests.shield.test_actions import BOX as BOX_SPACE
+from tests.shield.test_actions import DISCRETE, shielded
 from tests.training.test_binding import is_bound, make
 from tests.training.test_interface import BOX, decision_of
 from tests.training.test_worlds import EVIL
@@ -98,6 +100,58 @@ def test_forged_manifests_execute_nothing_out_of_range():
     report(
         "forged manifests",
         f"{trials}: {refused} refused, of the others {actions} actions, 0 not finite or out of range",
+    )
+
+
+THINGS = (
+    None,
+    "x",
+    b"",
+    {},
+    [],
+    [[0.0], [0.0, 1.0]],
+    object(),
+    np.zeros(0),
+    np.zeros((2, 2)),
+    1j,
+    True,
+    10**30,
+    -1,
+    0.5,
+)
+
+
+def strange(rng):
+    """Something to propose to a room of two numbers, or of three actions."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        return rng.choice(THINGS)
+    if kind == 1:
+        return np.ma.masked_equal([rng.choice((0.0, 1.0)) for _ in range(2)], 1)
+    scale = 10.0 ** rng.randrange(-40, 300)
+    values = [rng.choice((rng.gauss(0, 1) * scale, rng.choice(NUMBERS[:6]))) for _ in range(2)]
+    return np.array(values) if kind == 2 else rng.randrange(-(2**40), 2**40)
+
+
+@pytest.mark.parametrize("space", [BOX_SPACE, DISCRETE], ids=["box", "discrete"])
+def test_strange_inputs_execute_nothing_unchecked(space):
+    """Proposals, observations and labels of `Shielded`; 1000 in full, half of them to each kind of space."""
+    trials, rng, refused = count(60, 500), random.Random(0), 0
+    room, wrapped = shielded(space, np.float32([0.0, 9.0]) if space is BOX_SPACE else 7)
+    for trial in range(trials):
+        room.seen = strange(rng) if trial % 5 == 0 else np.zeros(2, np.float32)
+        room.labels = strange(rng) if trial % 7 == 0 else np.zeros(2, bool)
+        wrapped.reset()
+        *_, info = wrapped.step(strange(rng))
+        done = room.done[-1]
+        assert space.contains(done)
+        assert np.isfinite(done).all()
+        assert info["shield"].overridden[0] or np.array_equal(done, info["shield"].proposed[0])
+        assert bool(info["shield"].overridden[0]) or not info["refused"]
+        refused += bool(info["refused"])
+    report(
+        f"strange inputs to Shielded, {type(space).__name__}",
+        f"{trials}: {refused} refused, {len(room.done)} actions executed, 0 of them unchecked",
     )
 
 

@@ -257,6 +257,10 @@ def test_pytree_actions_and_integer_actions():
         ({"model_error": np.nan}, "model_error"),
         ({"safety_level": 0.005, "approximation_error": 0.0045}, "never accept"),
         ({"traces": 64, "model_error": 0.045}, "never accept"),
+        ({"traces": 10**7, "rule": "fixed"}, "at most 100000 traces"),
+        ({"traces": 64 * 10**5}, "at most 100000 traces"),
+        ({"traces": 10_000, "chunk": 1}, "got 10000 traces in chunks of 1"),
+        ({"horizon": 10**6}, "at most 100000 steps"),
     ],
 )
 def test_impossible_settings_are_refused(change, says):

@@ -403,8 +403,10 @@ def _claim(root: Path, name: str) -> Path:
             with suppress(FileExistsError):
                 path.mkdir()
                 return path
-    except OSError as error:
+    except (FileExistsError, NotADirectoryError) as error:
         raise UserError(f"no run folder can be made in {root} ({reason(error)})") from error
+    except OSError as error:
+        raise RunError(f"no run folder can be made in {root} ({reason(error)})", DISK_FAILED) from error
     raise UserError(f"{root} already holds 10,000 runs called {name}")
 
 

@@ -15,7 +15,7 @@ from ambs.errors import DISK_FAILED, RunError, UserError
 from ambs.presets import from_dict, to_dict
 from ambs.training import checkpoint
 from ambs.training.binding import SETTINGS, bind, check_bound
-from ambs.training.files import reason
+from ambs.training.files import finite, reason, to_json, write_atomic
 from ambs.training.interface import Interface
 from ambs.training.loop import Diverged, Listener, Row, Trainer
 from ambs.training.run_folder import RunFolder
@@ -60,9 +60,7 @@ class Session:
                 if every and trainer.accounts.frames // every > self.marked // every and not trainer.finished:
                     self.save()
             state = FINISHED if trainer.finished else INTERRUPTED
-            self.save()
-            with self.folder.forgiving():
-                self._status(state)
+            self.save(state)
         except BaseException as error:
             self.folder.flush()
             with suppress(OSError):
@@ -83,8 +81,8 @@ class Session:
             return f"there is no checkpoint in {self.folder.path} to go on from"
         return f"the checkpoint of frame {self.saved} is whole: ambs resume {self.folder.path}"
 
-    def save(self) -> Path:
-        """Write a checkpoint of this moment."""
+    def save(self, state: str = "running") -> Path:
+        """Write a checkpoint of this moment; `state` is what is to be said of the run."""
         groups, meta, pieces = capture(self.trainer)
         meta[SETTINGS] = bind(self.folder)
         frames = self.trainer.accounts.frames
@@ -102,7 +100,7 @@ class Session:
             raise RunError(f"a checkpoint could not be written ({reason(error)})", DISK_FAILED) from error
         self.saved = self.marked = frames
         with self.folder.forgiving():
-            self._status("running")
+            self._status(state)
         return path
 
     def _metrics(self, row: Row) -> None:
@@ -248,7 +246,17 @@ def _without(found: checkpoint.Checkpoint, trainer: Trainer) -> tuple[str, ...]:
 def _refuse_finished(found: checkpoint.Checkpoint, run: Path, config: Config) -> None:
     check_meta(found)
     if found.meta["totals"]["frames"] >= config.training.frames:
+        _correct_status(run)
         raise UserError(f"{run} is finished: all {config.training.frames} frames are played")
+
+
+def _correct_status(run: Path) -> None:
+    """Say `finished` of a run that was killed after its last checkpoint, before it could."""
+    folder = RunFolder.open(run)
+    with suppress(UserError, OSError):
+        status = folder.read_status()
+        if status["state"] == "running":
+            write_atomic(run / "status.json", to_json(finite(status | {"state": FINISHED})))
 
 
 def train(config: Config, out: Path | str = "runs", *, on_metrics: Callable[[Row], None] | None = None) -> Path:

@@ -117,6 +117,7 @@ def test_damage_gets_a_sentence(path, tmp_path):
         ({"settings": settings | {"failure_probability": 1e-200}}, "failure_probability must be a probability"),
         ({"settings": settings | {"cost": 10**400}}, "cost must be"), ({"thresholds": [10**400]}, "thresholds must"),
         ({"settings": []}, "does not describe"), ({"thresholds": 1}, "thresholds must"), ({"reasons": [1]}, "reasons must be"),
+        ({"shield": None}, "shield must be true or false"), ({"shield": "on"}, "shield must be true or false"),
     ):  # fmt: skip
         changed(path, tmp_path, facts=told)
         refusal(match)

@@ -152,6 +152,8 @@ def _facts(path: Path) -> dict[str, Any]:
     thresholds = facts.get("thresholds")
     if not isinstance(thresholds, list) or not all(map(_is_number, thresholds)):
         raise UserError(f"{path}: thresholds must be a list of numbers, got {_line(thresholds)}")
+    if not isinstance(facts.get("shield"), bool):
+        raise UserError(f"{path}: shield must be true or false, got {_line(facts.get('shield'))}")
     together = facts.get("together")
     facts["together"] = together if isinstance(together, int) and 1 <= together <= 10**6 else 1
     left = facts.get("left_out")

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import types
 
 import jax
@@ -198,6 +199,32 @@ def test_a_loaded_agent_decides(runs):
     np.testing.assert_allclose(agent.behind(label_threshold=0.9).player.thresholds, [0.9, 0.9])
     again = ambs.load(runs[0].folder.path).start(batch=2, seed=1).act(cells)
     np.testing.assert_array_equal(again.proposed, decision.proposed)
+
+
+def test_an_agent_belongs_to_one_thread(runs):
+    """A second one is refused, at once or while the first decides, until it starts episodes of its own."""
+    agent = ambs.load(runs[0].folder.path).start(batch=2, seed=1)
+    cells, heard = np.eye(25, dtype=np.float32)[[0, 6]], []
+    agent.act(cells)
+
+    def elsewhere(begin):
+        try:
+            heard.append((agent.start(batch=2) if begin else agent).act(cells).action.shape)
+        except UserError as error:
+            heard.append(str(error))
+
+    for begin in (False, True):
+        thread = threading.Thread(target=elsewhere, args=(begin,))
+        thread.start()
+        thread.join()
+    assert "episodes of another thread" in heard[0]
+    assert heard[1] == (2,)
+    with pytest.raises(UserError, match="episodes of another thread"):
+        agent.act(cells)
+    with agent._lock:
+        for use in (agent.start, lambda: agent.act(cells)):
+            with pytest.raises(UserError, match="is deciding in another thread"):
+                use()
 
 
 def test_settings_that_were_changed_are_named_by_whoever_reads_them(runs, tmp_path, capsys):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ambs.forks import refuse_after_fork
 from ambs.shield.actions import allowed, last_resort, outside, proposal
 from ambs.shield.decide import Decision, Reason
 from ambs.shield.runtime import Parts, shield
@@ -39,6 +40,7 @@ class Shielded(gym.Wrapper):
         seed: int = 0,
     ) -> None:
         super().__init__(env)
+        refuse_after_fork()
         if parts.fallback is None:
             parts = dataclasses.replace(parts, fallback=getattr(env.unwrapped, "fallback_action", None))
         self.parts = parts
@@ -62,6 +64,7 @@ class Shielded(gym.Wrapper):
         """Propose an action."""
         if self._observation is None:
             raise gym.error.ResetNeeded("call reset before step")
+        refuse_after_fork()
         state = jax.tree.map(lambda part: jnp.asarray(part)[None], self.read_state(self.env, self._observation))
         key = at(self._stream, self._decisions)
         proposed, refused = proposal(action, self.env.action_space)

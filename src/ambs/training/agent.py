@@ -1,6 +1,7 @@
 """A trained agent, ready to act: `ambs.load(run)`, `agent.start(...)`, `agent.act(observation)`."""
 
 import functools
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from ambs.agent.update import Behaviour, init
 from ambs.config import Config
 from ambs.envs.vector import LabelledVectorEnv
 from ambs.errors import UserError
+from ambs.forks import refuse_after_fork
 from ambs.presets import changed, from_dict
 from ambs.shield.decide import Decision, Reason
 from ambs.training import checkpoint
@@ -26,6 +28,8 @@ from ambs.training.ranges import check_thresholds, executed
 from ambs.training.run_folder import RunFolder
 from ambs.training.snapshot import check_meta, fitting
 from ambs.training.worlds import worlds_of
+
+BUSY = "this agent is deciding in another thread at the moment: load one for each thread"
 
 
 class Agent:
@@ -41,10 +45,17 @@ class Agent:
         """`worlds` makes so many environments to play in; None: those of the settings, whosever they are."""
         self.player, self.interface, self.config = player, interface, config
         self.worlds = worlds or functools.partial(make_envs, config)
+        self._lock = threading.Lock()
         self.start()
 
     def start(self, batch: int = 1, seed: int = 0, *, shield: bool | None = None, policy: str = "task") -> "Agent":
-        """Begin `batch` episodes at once. `shield`: as trained, unless given; `policy`: task or backup."""
+        """Begin `batch` episodes at once. `shield`: as trained, unless given; `policy`: task or backup.
+
+        The episodes belong to the thread that acts in them first; another one is refused until it calls `start` itself.
+        """
+        refuse_after_fork()
+        if self._lock.locked():
+            raise UserError(BUSY)
         if policy not in ("task", "backup"):
             raise UserError(f"policy must be task or backup, got {policy!r}")
         self.batch, self.root, self.steps = batch, jax.random.key(seed), 0
@@ -52,6 +63,7 @@ class Agent:
         self._act = compiled_act(self.config, self.shielded, policy)
         self._carry: Carry = initial_carry(self.player, batch)
         self._first = np.ones(batch, bool)
+        self._thread: int | None = None
         self.refused = ""
         """What was wrong with the last observation, if it was refused."""
         return self
@@ -78,6 +90,24 @@ class Agent:
         kind that the agent was trained on, is refused: memory stays as it was, the backup policy acts on the last good
         state, and `refused` says what is wrong.
         """
+        self._claim()
+        try:
+            return self._decide(observation, labels)
+        finally:
+            self._lock.release()
+
+    def _claim(self) -> None:
+        """Take the lock; refuse a second thread, whose episodes would get mixed up with those of the first."""
+        refuse_after_fork()
+        mine = threading.get_ident()
+        if not self._lock.acquire(blocking=False):
+            raise UserError(BUSY)
+        if self._thread not in (None, mine):
+            self._lock.release()
+            raise UserError("this agent acts in episodes of another thread: load one for each, or call start first")
+        self._thread = mine
+
+    def _decide(self, observation: Any, labels: Any) -> Decision:
         parts, self.refused = self._checked(observation)
         usable = np.full(self.batch, not self.refused)
         if "vector" in parts and not self.refused:
@@ -198,6 +228,7 @@ def load(
     To play it in an environment that is none of ours, whose name the folder has, name that again as `env` or trust the folder.
     `say` gets a sentence about each damaged checkpoint that was passed over, and about what was trusted.
     """
+    refuse_after_fork()
     folder = RunFolder.open(Path(run))
     config = from_dict(folder.config)
     found = checkpoint.load(folder.checkpoints, frames, chunks=False)

@@ -12,6 +12,7 @@ import jax
 
 from ambs.config import Config
 from ambs.errors import DISK_FAILED, RunError, UserError
+from ambs.forks import refuse_after_fork
 from ambs.presets import from_dict, to_dict
 from ambs.training import checkpoint
 from ambs.training.binding import SETTINGS, bind, check_bound
@@ -155,6 +156,7 @@ def start(
     stop: threading.Event | None = None,
 ) -> Session:
     """A new run in a folder of its own under `out`; if it cannot be started, no folder is left."""
+    refuse_after_fork()
     if config.training.wandb:
         _import_wandb()
     trainer = Trainer(config)
@@ -192,6 +194,7 @@ def reopen(
     ours must be named again, as `env`, unless the folder is trusted. Nothing in the folder is changed before the checkpoint
     has proved to fit.
     """
+    refuse_after_fork()
     folder = RunFolder.open(run)
     config = from_dict(folder.config)
     check_world(config, env, trust=trust)

@@ -285,6 +285,9 @@ def test_misuse_is_told():
         run(coin_parts(0.0, ShieldConfig(), critics=lambda _state: jnp.zeros(2)))
     with pytest.raises(UserError, match="fallback"):
         coin_parts(0.0, ShieldConfig(), fallback=jnp.array([np.nan, 0.0]))
+    hurried = shield_with_deadline(coin_parts(0.0, ShieldConfig()), 1.0)
+    with pytest.raises(UserError, match="labels_now must be truth values, got int"):
+        hurried(KEY, jnp.zeros((1, 1)), jnp.zeros((1, 2)), jnp.zeros((1, 2), int))
     with pytest.raises(UserError, match="labels_now"):
         shield(KEY, jnp.zeros((1, 1)), jnp.zeros((1, 2)), coin_parts(0.0, ShieldConfig()))
     with pytest.raises(UserError, match="2 atoms"):

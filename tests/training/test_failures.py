@@ -200,7 +200,7 @@ def test_nobody_left_to_read(moment):
     """A closed pipe changes neither the exit code nor what is said on stderr."""
     code = (
         "import sys, types; from pathlib import Path; from ambs.cli import display, train\n"
-        "folder = types.SimpleNamespace(path=Path('run'), log_error=None)\n"
+        "folder = types.SimpleNamespace(path=Path('run'), words='run', log_error=None)\n"
         "display.Display.begin = lambda *_: None\n"
         "if sys.argv[1] == 'at the end': display.Display.__enter__ = lambda self: self\n"
         "sys.exit(train.watch(lambda **_: types.SimpleNamespace(folder=folder, run=lambda: 'interrupted')))"
@@ -216,7 +216,7 @@ def test_nowhere_to_print():
     """`>&-`: what is printed is lost, and nothing else."""
     code = (
         "import os, sys, types; from pathlib import Path; from ambs.cli import display, main, train\n"
-        "folder = types.SimpleNamespace(path=Path('run'), log_error=None)\n"
+        "folder = types.SimpleNamespace(path=Path('run'), words='run', log_error=None)\n"
         "display.Display.begin = lambda *_: None\n"
         "session = types.SimpleNamespace(folder=folder, run=lambda: 'interrupted')\n"
         "main._parse = lambda _: types.SimpleNamespace(run=lambda: train.watch(lambda **_: session))\n"

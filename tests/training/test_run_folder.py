@@ -115,6 +115,12 @@ def test_a_read_only_place_is_the_disks_fault(tmp_path, monkeypatch):
     assert error.value.code == 74
 
 
+def test_a_command_names_an_environment_again_that_is_none_of_ours(tmp_path):
+    assert "--env" not in make(tmp_path, config={"env": "ambs/Grid-v0"}).words
+    run = make(tmp_path, config={"env": "my world:make"})
+    assert run.words == f"{run.path} --env 'my world:make'"
+
+
 def test_a_path_that_is_no_utf_8_is_on_record(tmp_path):
     word = os.fsdecode(b"a\xffb")
     run = make(tmp_path / word, command=["ambs", word])

@@ -17,6 +17,7 @@ from ambs.errors import UserError
 from ambs.presets import resolve
 from ambs.shield import Reason
 from ambs.training import checkpoint
+from ambs.training.evaluate import evaluate
 from ambs.training.loop import Diverged, compiled_act, compiled_learn
 from ambs.training.run_folder import RunFolder, read_rows
 from ambs.training.session import Session, _without, reopen, start
@@ -174,6 +175,11 @@ def test_a_poisoned_batch_is_skipped_and_counted(runs):
 
 def test_a_loaded_agent_decides(runs):
     agent = ambs.load(runs[0].folder.path).start(batch=2, seed=1)
+    for wrong in ({"batch": 0}, {"batch": 10**9}, {"seed": -1}, {"seed": 10**30}):
+        with pytest.raises(UserError, match="must be a whole number"):
+            agent.start(**wrong)
+    with pytest.raises(UserError, match="restart takes 2 truth values"):
+        agent.restart(np.array([0, 1]))
     cells = np.eye(25, dtype=np.float32)[[0, 6]]
     decision = agent.act(cells)
     assert decision.action.shape == (2,)
@@ -225,6 +231,14 @@ def test_an_agent_belongs_to_one_thread(runs):
         for use in (agent.start, lambda: agent.act(cells)):
             with pytest.raises(UserError, match="is deciding in another thread"):
                 use()
+
+
+def test_another_world_is_not_played_in(runs):
+    """Its Ψ has changed since: the shield would guard one thing, and another be counted."""
+    agent = ambs.load(runs[0].folder.path)
+    agent.worlds = lambda count: ambs.make_vector("Grid", count, spec="!goal")
+    with pytest.raises(UserError, match="its psi is !goal, and the agent's is !hazard"):
+        evaluate(agent, 1)
 
 
 def test_settings_that_were_changed_are_named_by_whoever_reads_them(runs, tmp_path, capsys):

@@ -12,7 +12,7 @@ from ambs.errors import UserError
 from ambs.presets import resolve
 from ambs.report.runs import read_run
 from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
-from ambs.reproduce.running import Plan
+from ambs.reproduce.running import Plan, _defaults
 from ambs.reproduce.there import Found
 from ambs.training.session import reopen
 from ambs.training.worlds import check_world, worlds_of
@@ -94,6 +94,9 @@ def test_a_grid_resumes_only_what_it_would_have_trained(tmp_path, monkeypatch):
     Plan(tmp_path, SCALES["tiny"]).begin(Found(cell, "broken", read_run(run)))
     child.process.wait()
     (words,) = started
+    # Compiled programs, which are run as they are, do not come from a folder that may be somebody else's.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    assert _defaults(1)["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "own" / "ambs" / "compiled")
     assert words[words.index("--env") + 1] == cell.panel.task
     # Short or long, a name means the same world.
     check_world(resolve("quickstart", changes={"env": "PointWorld"}), "ambs/PointWorld-v0")

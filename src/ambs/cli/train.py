@@ -144,11 +144,11 @@ def watch(begin: Any) -> int:
 
 
 def _say(session: Session, state: str) -> None:
-    path = session.folder.path
+    path, words = session.folder.path, session.folder.words
     if session.folder.log_error:
         print(f"ambs: some rows could not be logged: {session.folder.log_error}", file=sys.stderr)
     if state == "finished":
-        print(f"Finished: {path}\nEvaluate it:  ambs eval {path} --shield paired\nSee its curves:  ambs report {path}")
+        print(f"Finished: {path}\nEvaluate it:  ambs eval {words} --shield paired\nSee its curves:  ambs report {path}")
     else:
-        print(f"Stopped; everything is saved. Go on with:  ambs resume {path}")
+        print(f"Stopped; everything is saved. Go on with:  ambs resume {words}")
     sys.stdout.flush()

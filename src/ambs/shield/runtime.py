@@ -51,6 +51,9 @@ class Parts:
             finite = all(np.isfinite(np.asarray(leaf).astype(np.float32)).all() for leaf in known)
         if not finite:
             raise UserError(f"the fallback action must be finite, in single precision too, got {self.fallback}")
+        certain = self.thresholds is not None and not isinstance(self.thresholds, jax.core.Tracer)
+        if certain and not _are_thresholds(np.asarray(self.thresholds)):
+            raise UserError(f"label thresholds must lie in (0, 1], got {self.thresholds}")
 
 
 class _Progress(NamedTuple):
@@ -152,11 +155,20 @@ def _start(
     if parts.config.check_initial:
         if labels_now is None:
             raise UserError("labels_now, the labels of the current states, are needed unless check_initial is off")
+        if jnp.result_type(labels_now) != jnp.bool_:
+            raise UserError(f"labels_now must be truth values, got {jnp.result_type(labels_now)}")
         unsafe = ~parts.psi.holds(labels_now, parts.atoms)
         reason = jnp.where(unsafe, int(Reason.ALREADY_UNSAFE), reason)
     trusted = jax.vmap(all_finite)((state, proposed)) & (True if usable is None else usable)
+    if parts.thresholds is not None:
+        trusted &= _are_thresholds(parts.thresholds)
     reason = jnp.where(trusted, reason, int(Reason.NON_FINITE))
     return _Progress(jnp.zeros(envs, int), reason, _blank((envs, len(table.looks), table.chunk)))
+
+
+def _are_thresholds(values: Any) -> Any:
+    """Whether label thresholds lie in (0, 1]: above, no label would ever hold, and nothing be overridden."""
+    return ((values > 0) & (values <= 1)).all()
 
 
 def _blank(shape: tuple[int, ...]) -> Evidence:

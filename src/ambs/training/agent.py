@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ambs.agent.update import Behaviour, init
-from ambs.config import Config
+from ambs.config import LARGEST, Config
 from ambs.envs.vector import LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
@@ -29,6 +29,7 @@ from ambs.training.run_folder import RunFolder
 from ambs.training.snapshot import check_meta, fitting
 from ambs.training.worlds import worlds_of
 
+LARGEST_BATCH = 1_000_000
 BUSY = "this agent is deciding in another thread at the moment: load one for each thread"
 
 
@@ -56,6 +57,10 @@ class Agent:
         refuse_after_fork()
         if self._lock.locked():
             raise UserError(BUSY)
+        if not isinstance(batch, int | np.integer) or not 1 <= batch <= LARGEST_BATCH:
+            raise UserError(f"batch must be a whole number from 1 to {LARGEST_BATCH}, got {batch}")
+        if not isinstance(seed, int | np.integer) or not 0 <= seed <= LARGEST:
+            raise UserError(f"seed must be a whole number from 0 to {LARGEST}, got {seed}")
         if policy not in ("task", "backup"):
             raise UserError(f"policy must be task or backup, got {policy!r}")
         self.batch, self.root, self.steps = batch, jax.random.key(seed), 0
@@ -78,7 +83,10 @@ class Agent:
 
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""
-        self._first = self._first | np.asarray(which, bool)
+        ended = np.asarray(which)
+        if ended.dtype != np.bool_ or ended.shape != (self.batch,):
+            raise UserError(f"restart takes {self.batch} truth values, got {ended.dtype} of shape {ended.shape}")
+        self._first = self._first | ended
 
     def act(self, observation: Any, labels: Any = None) -> Decision:
         """Decide on observations as the environment gives them, `[batch, …]`, or a single one if the batch is one.

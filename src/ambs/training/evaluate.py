@@ -12,6 +12,7 @@ from ambs.shield.decide import Decision
 from ambs.streams import stream
 from ambs.training.accounting import Accounts
 from ambs.training.agent import Agent
+from ambs.training.interface import interface
 
 Side = Literal["on", "off"]
 Policy = Literal["task", "backup", "random"]
@@ -52,11 +53,22 @@ def evaluate(
     size = min(episodes, LARGEST_BATCH)
     envs = agent.worlds(size)
     try:
+        _refuse_another_world(agent, envs)
         for first in range(0, episodes, size):
             rows += _batch(agent, envs, first, min(size, episodes - first), seed, shield, policy, on_step, watch)
     finally:
         envs.close()
     return rows
+
+
+def _refuse_another_world(agent: Agent, envs: Any) -> None:
+    """Refuse an environment whose Ψ, atoms or actions are not those the agent was made for: its shield would guard another."""
+    ours, theirs = interface(envs, agent.config).to_dict(), agent.interface.to_dict()
+    for name in ("atoms", "psi", "actions", "discrete", "low", "high"):
+        if ours[name] != theirs[name]:
+            raise UserError(
+                f"the environment is not what it was: its {name} is {ours[name]}, and the agent's is {theirs[name]}"
+            )
 
 
 def _batch(

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import socket
 import time
@@ -152,6 +153,12 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """The resolved settings."""
         return self.record["config"]
+
+    @property
+    def words(self) -> str:
+        """The folder as a command names it, with its environment where that is none of ours and must be named, too."""
+        env = self.config.get("env")
+        return f"{self.path} --env {shlex.quote(env)}" if isinstance(env, str) and ":" in env else str(self.path)
 
     @property
     def checkpoints(self) -> Path:

@@ -80,7 +80,7 @@ class Session:
         """What is left of a run that failed."""
         if self.saved is None:
             return f"there is no checkpoint in {self.folder.path} to go on from"
-        return f"the checkpoint of frame {self.saved} is whole: ambs resume {self.folder.path}"
+        return f"the checkpoint of frame {self.saved} is whole: ambs resume {self.folder.words}"
 
     def save(self, state: str = "running") -> Path:
         """Write a checkpoint of this moment; `state` is what is to be said of the run."""

@@ -77,6 +77,13 @@ def test_who_is_named_again_is_made(tmp_path, monkeypatch):
     worlds_of(resolve("quickstart", changes={"env": "kind_world_here:make"}), "kind_world_here:make", False, 1).close()
 
 
+@pytest.mark.parametrize("env", ["os:abort", "os.path:join", "sys:exit", "subprocess:run"])
+def test_python_itself_makes_no_environments(env):
+    for named, trust in ((None, True), (env, False)):
+        with pytest.raises(UserError, match="is part of Python"):
+            worlds_of(resolve("quickstart", changes={"env": env}), named, trust, 1)
+
+
 def test_modules_that_fail_are_a_sentence(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "broken_world.py").write_text("1 / 0")

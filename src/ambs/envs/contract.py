@@ -44,6 +44,8 @@ def load_factory(name: str, *, here: bool = True) -> Callable[[], gymnasium.Env]
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise UserError(f"an environment factory is written module:factory, got {name!r}")
+    if module_name.partition(".")[0] in sys.stdlib_module_names:
+        raise UserError(f"module {module_name!r} is part of Python and makes no environments")
     if not here:
         _refuse_local(module_name)
     elif module_name not in sys.modules and os.getcwd() not in sys.path:
@@ -66,8 +68,10 @@ def _refuse_local(module_name: str) -> None:
         spec = importlib.util.find_spec(module_name.partition(".")[0])
     except (ImportError, ValueError):
         spec = None
-    places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec is not None else []
-    if any(Path(place).absolute().parent == Path.cwd() for place in places):
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    places += [spec.origin] if spec is not None and spec.has_location and spec.origin else []
+    # Of a link, what counts is where it lies.
+    if any(Path(place).absolute().parent.resolve() == Path.cwd().resolve() for place in places):
         raise UserError(f"module {module_name!r} lies in the current folder: name the environment yourself (--env)")
 
 

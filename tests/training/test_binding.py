@@ -1,6 +1,7 @@
 """A checkpoint belongs to the settings it was made with: anything else is refused, and the field that differs is named."""
 
 import json
+import os
 import re
 import shutil
 
@@ -58,6 +59,36 @@ def test_a_setting_that_was_changed_is_named(tmp_path, group, name, value, sente
     for trust in (False, True):
         with pytest.raises(UserError, match=f"was saved with other settings: {re.escape(sentence)}$"):
             is_bound(path, trust=trust)
+
+
+def test_a_run_that_is_to_go_on_for_longer_keeps_its_checkpoints(tmp_path, monkeypatch):
+    """Settings and digest change in one step: at no moment does the folder contradict itself."""
+    path = make(tmp_path)
+    late, run = RunFolder.open(path), RunFolder.open(path)
+    run.claim()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            run.extend(10**6)
+    assert is_bound(path) == ()
+    run.claim()
+    run.extend(10**6)
+    assert is_bound(path) == ()
+    assert RunFolder.open(path).config["training"]["frames"] == 10**6
+    # The lock has moved with the file, and who read the old one is not let in.
+    with pytest.raises(UserError, match="is being written by another process"):
+        RunFolder.open(path).claim()
+    run.close()
+    with pytest.raises(UserError, match="has changed while it was read"):
+        late.claim()
+    # Nothing else may differ, and nobody else may say so.
+    edit(path, "shield", "safety_level", 0.7)
+    with pytest.raises(UserError, match=r"shield\.safety_level is 0\.7 .* and was 0\.3$"):
+        is_bound(path)
+    edit(path, "shield", "safety_level", 0.3)
+    edit(path, "", "earlier", [])
+    with pytest.raises(UserError, match=r"training\.frames is 1000000 .* and was 80000$"):
+        is_bound(path)
 
 
 def test_the_same_values_in_other_bytes_are_refused(tmp_path):

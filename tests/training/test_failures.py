@@ -150,6 +150,13 @@ def test_a_disk_that_fails_while_a_run_is_brought_back_is_no_bad_input(begin, mo
     again, _ = session.reopen(run.folder.path)
     assert again.saved == 300
     again.folder.close()
+    # Once more, to go on for longer: for good, and the newest checkpoint has the digest of what is so from now on.
+    longer, _ = session.reopen(run.folder.path, frames=1500)
+    longer.folder.close()
+    after = RunFolder.open(run.folder.path)
+    assert after.config["training"]["frames"] == 1500
+    assert checkpoint.load(after.checkpoints).meta["settings"]["sha256"] == after.digest
+    session.reopen(run.folder.path)[0].folder.close()
 
 
 def test_too_many_faults(begin):

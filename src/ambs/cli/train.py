@@ -29,6 +29,8 @@ class Resume:
     """The run folder."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
+    frames: int | None = None
+    """Go to so many frames instead, now and whenever it is resumed again; None: as many as it was to have."""
     env: str | None = None
     """The run's environment once more, where it is one of your own (module:factory): a folder's word does not run code."""
     trust: bool = False
@@ -45,7 +47,7 @@ class Resume:
             prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
             from ambs.training.session import reopen
 
-            session, sentences = reopen(self.run_folder, env=self.env, trust=self.trust, **hooks)
+            session, sentences = reopen(self.run_folder, frames=self.frames, env=self.env, trust=self.trust, **hooks)
             for sentence in sentences:
                 print(f"ambs: {sentence}", file=sys.stderr)
             return session

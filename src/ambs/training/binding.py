@@ -13,6 +13,7 @@ from ambs.spec.parser import parse_formula
 from ambs.training.checkpoint import Checkpoint
 from ambs.training.run_folder import CONFIG, RunFolder
 
+FRAMES = "config.training.frames"
 SETTINGS = "settings"
 """Name of the binding in a checkpoint's `meta`."""
 
@@ -30,7 +31,7 @@ def check_bound(found: Checkpoint, folder: RunFolder, config: Config, *, trust: 
     """
     bound = found.meta.get(SETTINGS)
     if isinstance(bound, dict) and bound.get("sha256"):
-        if bound["sha256"] != folder.digest:
+        if bound["sha256"] != folder.digest and not _was_extended(folder.record, bound):
             raise UserError(f"{found.path} was saved with other settings: {_difference(folder.record, bound)}")
         sentences: tuple[str, ...] = ()
     elif trust:
@@ -39,6 +40,17 @@ def check_bound(found: Checkpoint, folder: RunFolder, config: Config, *, trust: 
         raise UserError(f"{_unknown(found)}; if you know that it is (--trust, trust=True), it can be used as it is")
     _check_interface_fits(found, config)
     return sentences
+
+
+def _was_extended(now: Mapping[str, Any], bound: Mapping[str, Any]) -> bool:
+    """Whether the settings are those of the checkpoint but for the frames to play, and say so themselves (`RunFolder.extend`)."""
+    then, earlier = bound.get("record"), now.get("earlier")
+    if not isinstance(then, Mapping) or not isinstance(earlier, list) or bound["sha256"] not in earlier:
+        return False
+    ours, theirs = (
+        {name: value for name, value in _flat(one) if name not in (FRAMES, "earlier")} for one in (now, then)
+    )
+    return ours == theirs
 
 
 def _unknown(found: Checkpoint) -> str:

@@ -119,10 +119,39 @@ class RunFolder:
 
     def claim(self) -> None:
         """Become the folder's only writer, until `close`; a UserError if somebody else is."""
+        if self._lock is not None:
+            return
         try:
-            self._lock = self._lock or lock(self.path / CONFIG)
+            self._lock = lock(self.path / CONFIG)
         except Held as error:
             raise Held(f"{error}{self._writer()}") from None
+        # Whoever has written meanwhile may have replaced the file, and what is locked then is none.
+        if RunFolder.open(self.path).digest != self.digest:
+            self.unlock()
+            raise UserError(f"{self.path / CONFIG} has changed while it was read: try again")
+
+    def extend(self, frames: int) -> None:
+        """Change, for good, to how many frames the run goes; only for the writer.
+
+        `config.json` is replaced as a whole, the lock with it, and keeps the digest of what it was under `earlier`, by which the
+        checkpoints made until now are still known to be its own.
+        """
+        record = json.loads(to_json(self.record))
+        record["config"]["training"]["frames"] = frames
+        record["earlier"] = [*record.get("earlier", []), self.digest]
+        data, temporary = to_json(record), self.path / f"{TEMPORARY}{CONFIG}"
+        write_synced(temporary, data)
+        new = lock(temporary)
+        try:
+            os.replace(temporary, self.path / CONFIG)
+        except BaseException:
+            new.release()
+            temporary.unlink(missing_ok=True)
+            raise
+        self.unlock()
+        self._lock = new
+        sync_folder(self.path)
+        self.record, self.digest = record, hashlib.sha256(data).hexdigest()
 
     def _writer(self) -> str:
         """Who wrote the status last, in words."""

@@ -13,7 +13,7 @@ import jax
 from ambs.config import Config
 from ambs.errors import DISK_FAILED, RunError, UserError
 from ambs.forks import refuse_after_fork
-from ambs.presets import from_dict, to_dict
+from ambs.presets import changed, from_dict, to_dict
 from ambs.training import checkpoint
 from ambs.training.binding import SETTINGS, bind, check_bound
 from ambs.training.files import finite, reason, to_json, write_atomic
@@ -183,6 +183,7 @@ def start(
 def reopen(
     run: Path,
     *,
+    frames: int | None = None,
     env: str | None = None,
     trust: bool = False,
     on_metrics: Callable[[Row], None] | None = None,
@@ -190,9 +191,9 @@ def reopen(
 ) -> tuple[Session, tuple[str, ...]]:
     """A run that goes on from its newest intact checkpoint, and a sentence about everything damaged that it does without.
 
-    With `trust` a checkpoint that does not say which settings it was made with will do, too. An environment that is none of
-    ours must be named again, as `env`, unless the folder is trusted. Nothing in the folder is changed before the checkpoint
-    has proved to fit.
+    With `frames` it goes to so many, now and whenever it is resumed again. With `trust` a checkpoint that does not say
+    which settings it was made with will do, too. An environment that is none of ours must be named again, as `env`, unless
+    the folder is trusted. Nothing in the folder is changed before the checkpoint has proved to fit.
     """
     refuse_after_fork()
     folder = RunFolder.open(run)
@@ -205,6 +206,7 @@ def reopen(
     try:
         found = checkpoint.load(folder.checkpoints)
         unsure = check_bound(found, folder, config, trust=trust)
+        config = config if frames is None else changed(config, {"training": {"frames": frames}})
         _refuse_finished(found, run, config)
         if config.training.wandb:
             _import_wandb()
@@ -218,6 +220,9 @@ def reopen(
         try:
             checkpoint.rewind(folder.checkpoints, found.step)
             folder.cut(found.meta["positions"])
+            if config != from_dict(folder.config):
+                folder.extend(config.training.frames)
+                session.save()  # Of the same moment, with the digest of the settings as they are now.
         except OSError as error:
             raise RunError(
                 f"{run} could not be brought back to its checkpoint of frame {found.step} ({reason(error)}), which is whole: "

@@ -255,7 +255,9 @@ def _refuse_finished(found: checkpoint.Checkpoint, run: Path, config: Config) ->
     check_meta(found)
     if found.meta["totals"]["frames"] >= config.training.frames:
         _correct_status(run)
-        raise UserError(f"{run} is finished: all {config.training.frames} frames are played")
+        raise UserError(
+            f"{run} is finished: all {config.training.frames} frames are played; --frames lets it go on for longer"
+        )
 
 
 def _correct_status(run: Path) -> None:

@@ -151,3 +151,6 @@ def test_whole_numbers_stay_whole():
     assert proposal([1.5], whole)[0] is None
     assert proposal([9], whole)[0].tolist() == [5]
     assert allowed(np.array([np.nan]), whole) is None
+    switches = spaces.MultiBinary(2)
+    assert proposal(np.array([True, False]), switches)[0].tolist() == [True, False]
+    assert proposal([0, 2], switches)[0] is None

@@ -28,7 +28,7 @@ def proposal(action: Any, space: gym.Space) -> tuple[np.ndarray | None, str]:
             return None, f"the proposed action must be made of real numbers, got {array.dtype}"
         with np.errstate(over="ignore"):
             return _cut(array, space), ""
-    if array.dtype.kind not in "iu" or not space.contains(array):
+    if array.dtype.kind not in "iub" or not space.contains(array):
         return None, f"the proposed action {str(array)[:40]} is not one of {space}"
     return array, ""
 

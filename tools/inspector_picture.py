@@ -8,8 +8,8 @@ from pathlib import Path
 
 import picture
 
-from ambs.report.inspector.recording import find, read_all
-from ambs.report.inspector.write import most_to_see, pages
+from ambs.report.inspector.recording import find
+from ambs.report.inspector.write import look_through, most_to_see, pages
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     parser = picture.parser(__doc__, out="docs/inspector.png", height=1530)
     parser.add_argument("recorded", type=Path)
     options = parser.parse_args()
-    recordings, _ = read_all(find(options.recorded))
+    recordings, _ = look_through(find(options.recorded))
     with tempfile.TemporaryDirectory() as folder:
         pages(recordings, Path(folder))
         picture.draw(Path(folder) / f"{most_to_see(recordings).name}.html", options)

@@ -10,7 +10,8 @@ from typing import Any
 from ambs.errors import UserError
 from ambs.training.run_folder import RunFolder
 
-AMBS = (sys.executable, "-m", "ambs")
+AMBS = (sys.executable, "-P", "-m", "ambs")
+"""`-P`: whatever lies in the current folder is not taken for a module."""
 
 
 @dataclass

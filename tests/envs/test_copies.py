@@ -55,8 +55,12 @@ def counting(trouble="", saves=False):
                         time.sleep(100)
                     if trouble == "nan":
                         seen["count"][1] = np.nan
-                    if trouble == "reward":
-                        reward = np.inf
+                    if trouble in ("reward", "large"):
+                        reward = np.inf if trouble == "reward" else 1e39
+                    if trouble == "masked":
+                        seen["count"] = np.ma.masked_equal(seen["count"], 0)
+                    if trouble in ("interrupt", "exit"):
+                        raise KeyboardInterrupt("on purpose") if trouble == "interrupt" else SystemExit("on purpose")
                     if trouble == "shape":
                         seen["count"] = seen["count"][:1]
                 return seen, reward, bool(action[0] > 0), self.count % 100 == 8, {}
@@ -163,10 +167,14 @@ NAN = ("nan", "the count is not finite in a step")
     [
         (True, *CRASH),
         (True, *NAN),
-        (True, "reward", "the reward is not finite in a step"),
+        (True, "reward", "the reward is not finite, in single precision in a step"),
+        (True, "large", "the reward is not finite, in single precision in a step"),
+        (True, "masked", "entries of the count are masked in a step"),
         (True, "shape", r"the count must have shape \(2,\), got \(1,\) in a step"),
         (False, *CRASH),
         (False, *NAN),
+        (False, "interrupt", "RuntimeError in a step: KeyboardInterrupt: on purpose"),
+        (False, "exit", "RuntimeError in a step: SystemExit: on purpose"),
         (False, "hang", "no answer to a step within 1 s; the worker was replaced"),
     ],
 )

@@ -61,7 +61,8 @@ def train(folder: Path, name: str, **changes: Any) -> int | str | None:
     settings = {**SETTINGS, **changes}
     file = folder / f"{name}.json"
     file.write_text(json.dumps(settings))
-    return ambs("train", "--preset", "quickstart", "--config", str(file), "--out", str(folder / name))
+    words = ("--preset", "quickstart", "--config", str(file), "--env", settings["env"], "--out", str(folder / name))
+    return ambs("train", *words)
 
 
 def ambs(*arguments: str) -> int | str | None:

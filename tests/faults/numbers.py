@@ -141,5 +141,9 @@ def nonsense(rng: np.random.Generator) -> tuple[Any, bool]:
     if kind == 9:
         return base[0].tolist(), False
     if kind == 10:
-        return {"anything": base * 1e30}, False
-    return rng.normal(size=(1, 25)) * 10.0 ** rng.integers(-30, 30), False
+        return {"anything": rng.uniform(size=(1, 25))}, False
+    if rng.random() < 0.3:
+        return np.ma.masked_equal(base, 1), True
+    values = rng.normal(size=(1, 25)) * 10.0 ** rng.integers(-30, 30)
+    shown = values.astype(np.float32)
+    return values, bool(((shown < 0) | (shown > 1)).any())

@@ -89,8 +89,8 @@ def test_nothing_untrusted_becomes_markup(hostile):
 
 def test_other_formats_are_inert_too(hostile, tmp_path):
     markdown = text_of(hostile, "md")
-    # Commands stand in an indented block, where nothing acts.
-    assert not [line for line in markdown.splitlines() if "<" in line and not line.startswith("    ")]
+    assert "<" not in markdown
+    assert "&lt;" in markdown
     rows = list(csv.reader(io.StringIO(text_of(hostile, "csv"))))
     assert {row[2][:1] for row in rows[1:]} == {"'", "$"}
     write(hostile, tmp_path / "figure.png", "png")
@@ -100,13 +100,14 @@ def test_other_formats_are_inert_too(hostile, tmp_path):
 
 
 def test_notes_and_commands_cannot_break_out_of_markdown(tmp_path):
-    """The note beside the paper's figures names what was observed; a carriage return would end an indented block."""
+    """The note beside the paper's figures names what was observed; a carriage return would end a line."""
     script = "<script>alert(1)</script>"
     command = ["ambs", "train\r\r<img src=x>"]
     make_run(tmp_path, frames=1_000_000, config={"obs": script}, command=command)
     lines = text_of(summarise([tmp_path]), "md").splitlines()
     assert any("&lt;script&gt;" in line for line in lines)
-    assert not [line for line in lines if "<" in line and not line.startswith("    ")]
+    assert not [line for line in lines if "<" in line]
+    assert lines[-1] == "- ambs 'train &lt;img src=x&gt;'"
 
 
 def test_foreign_numbers_do_not_break_json(tmp_path):

@@ -103,6 +103,24 @@ def test_healthy_neighbours_go_on():
     assert decision.overridden.tolist() == [False, False, True, False]
 
 
+@pytest.mark.parametrize("value", [2.0, 0.0, -1.0, np.nan, np.inf])
+def test_thresholds_that_are_none_override(value):
+    """At 2 no label would ever hold. Known beforehand they are refused, computed they override."""
+    healthy = parts_with(jnp.array(-1), jnp.array(0.0), jnp.array(1))
+    given = (stream(0, "shield"), jnp.zeros((1, 2)), jnp.zeros((1, 2)))
+    with pytest.raises(UserError, match=r"thresholds must lie in \(0, 1\]"):
+        dataclasses.replace(healthy, thresholds=jnp.array([0.5, value]))
+    decision = with_thresholds(*given, jnp.array([0.5, value]))
+    assert decision.reason.tolist() == [Reason.NON_FINITE]
+    assert with_thresholds(*given, jnp.array([0.5, 1.0])).reason.tolist() == [Reason.ACCEPTED]
+
+
+@jax.jit
+def with_thresholds(key, state, proposed, thresholds):
+    parts = dataclasses.replace(parts_with(jnp.array(-1), jnp.array(0.0), jnp.array(1)), thresholds=thresholds)
+    return shield(key, state, proposed, parts, jnp.zeros((1, 2), bool))
+
+
 def test_non_finite_backup_falls_back():
     """Overridden for risk while the backup is broken: the fallback is played, zeros if none is declared."""
 

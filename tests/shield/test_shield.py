@@ -252,16 +252,23 @@ def test_deadline():
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), unhurried, plain))
     assert plain.traces_used.tolist()[0] == 64 < plain.traces_used.tolist()[1]
     # Started at 0 with 1 s to go: the first chunk is there at .3, the second comes late at 1.2.
-    ticks = iter([0.0, 0.3, 1.2])
+    ticks = iter([0.0, 0.3, 1.2, 1.2])
     hurried = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, proposed, labels)
-    assert hurried.reason.tolist() == [Reason.ACCEPTED, Reason.DEADLINE]
+    # What was accepted in time is told late, and late nothing is accepted.
+    assert hurried.reason.tolist() == [Reason.DEADLINE, Reason.DEADLINE]
     assert hurried.traces_used.tolist() == [64, 64]
-    assert hurried.overridden.tolist() == [False, True]
+    assert hurried.overridden.tolist() == [True, True]
     assert "time was up" in hurried.explain(1, ATOMS)
+    # Both are shown safe by .3, but the backup policy, asked in any case, takes until 1.2.
+    ticks, same = iter([0.0, 0.3, 1.2]), jnp.zeros((2, 2))
+    slow = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, same, labels)
+    assert slow.reason.tolist() == [Reason.DEADLINE] * 2
+    assert slow.action.tolist() == hurried.action.tolist()
     # A chunk took .6 s, so another one is not begun when .4 are left.
-    ticks = iter([0.0, 0.6, 0.6])
+    ticks = iter([0.0, 0.6, 0.6, 0.9])
     foresight = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, proposed, labels)
     assert foresight.reason.tolist() == [Reason.ACCEPTED, Reason.DEADLINE]
+    assert foresight.overridden.tolist() == [False, True]
     with pytest.raises(UserError, match="deadline"):
         shield_with_deadline(parts, float("nan"))
 
@@ -301,6 +308,10 @@ def test_pytree_actions_and_integer_actions():
         ({"model_error": np.nan}, "model_error"),
         ({"safety_level": 0.005, "approximation_error": 0.0045}, "never accept"),
         ({"traces": 64, "model_error": 0.045}, "never accept"),
+        ({"traces": 10**7, "rule": "fixed"}, "at most 100000 traces"),
+        ({"traces": 64 * 10**5}, "at most 100000 traces"),
+        ({"traces": 10_000, "chunk": 1}, "got 10000 traces in chunks of 1"),
+        ({"horizon": 10**6}, "at most 100000 steps"),
     ],
 )
 def test_impossible_settings_are_refused(change, says):
@@ -325,11 +336,14 @@ def test_misuse_is_told():
         run(coin_parts(0.0, ShieldConfig(), critics=lambda _state: jnp.zeros(2)))
     with pytest.raises(UserError, match="fallback"):
         coin_parts(0.0, ShieldConfig(), fallback=jnp.array([np.nan, 0.0]))
+    hurried = shield_with_deadline(coin_parts(0.0, ShieldConfig()), 1.0)
+    with pytest.raises(UserError, match="labels_now must be truth values, got int"):
+        hurried(KEY, jnp.zeros((1, 1)), jnp.zeros((1, 2)), jnp.zeros((1, 2), int))
     with pytest.raises(UserError, match="labels_now"):
         shield(KEY, jnp.zeros((1, 1)), jnp.zeros((1, 2)), coin_parts(0.0, ShieldConfig()))
     with pytest.raises(UserError, match="2 atoms"):
         run(coin_parts(0.0, ShieldConfig(horizon=2), rollout_fn=script([[1], [1]])))
-    config = ShieldConfig(horizon=2, label_threshold=(0.5, 0.5, 0.5))
+    config = ShieldConfig(horizon=2, labels="mode", label_threshold=(0.5, 0.5, 0.5))
     with pytest.raises(UserError, match="3 entries for 2 atoms"):
         run(coin_parts(0.0, config, rollout_fn=script([[0.0, 0.0]] * 2, probabilities=True)))
     assert constant([1.0])(None, None).tolist() == [1]

@@ -106,6 +106,25 @@ def test_nan_inside_a_snapshot_is_noticed():
     assert decide().reason[0] == Reason.NON_FINITE
 
 
+def test_a_model_that_raises_overrides():
+    """The policy answers NaN, and point_world takes no such action: that must not come out of `step`."""
+    env, twin = PointWorldEnv(), PointWorldEnv()
+    twin.reset(seed=0)
+    parts = Parts(
+        rollout(simulator_dynamics(twin), 2),
+        lambda _key, _state: jnp.full(2, jnp.nan),
+        lambda _key, _state: jnp.zeros(2),
+        env.psi,
+        env.atoms,
+        ShieldConfig(horizon=2, traces=64),
+    )
+    wrapped = Shielded(env, parts)
+    wrapped.reset(seed=0)
+    *_, info = wrapped.step(np.ones(2))
+    assert info["shield"].reason[0] == Reason.NON_FINITE
+    assert info["action"].tolist() == [0, 0]
+
+
 def test_the_environment_declares_its_fallback():
     env, parts = grid_parts(ShieldConfig(horizon=2, traces=64))
     assert Shielded(env, parts).parts.fallback == 4

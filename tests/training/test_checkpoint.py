@@ -62,7 +62,7 @@ def test_manifest_by_hand(two):
     """Sizes and hashes are those of the files, and `sha256sum --check` would agree."""
     path = two / "000000000020"
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["format"], manifest["step"], manifest["meta"]) == (1, 20, {"positions": [20]})
+    assert (manifest["format"], manifest["step"], manifest["meta"]) == (2, 20, {"positions": [20]})
     data = (path / "learned.safetensors").read_bytes()
     assert manifest["files"]["learned.safetensors"] == {
         "sha256": hashlib.sha256(data).hexdigest(),
@@ -177,10 +177,10 @@ DAMAGE = {
     "link to folder": (link, "not a plain folder"),
     "pipe": (lambda p: pipe(p / "loop.safetensors"), "loop.safetensors is not a plain file"),
     "folder": (lambda p: (p / "manifest.json").unlink() or (p / "manifest.json").mkdir(), "manifest.json is not a plain file"),
-    "old format": (lambda p: reseal(p, format=0), "not a manifest in format 1"),
-    "no format": (lambda p: reseal(p, format="1"), "not a manifest in format 1"),
+    "old format": (lambda p: reseal(p, format=0), "not a manifest in format 2"),
+    "no format": (lambda p: reseal(p, format="1"), "not a manifest in format 2"),
     "other step": (lambda p: reseal(p, step=21), "it says it is of step 21"),
-    "no list": (lambda p: reseal(p, files=[]), "not a manifest in format 1"),
+    "no list": (lambda p: reseal(p, files=[]), "not a manifest in format 2"),
     "no size": (lambda p: reseal(p, files={"a.safetensors": {"bytes": True}}), "does not give size and SHA-256"),
     "up": (lambda p: reseal(p, files={"../000000000010/loop.safetensors": {}}), "not a file of a checkpoint"),
     "absolute": (lambda p: reseal(p, files={"/etc/passwd.safetensors": {}}), "not a file of a checkpoint"),
@@ -265,10 +265,10 @@ def test_too_large_for_this_machine_is_not_damaged(two, monkeypatch):
 
 
 def test_newer_format_is_not_fallen_behind(two):
-    reseal(two / "000000000020", format=2)
-    with pytest.raises(UserError, match="has format 2, this version of ambs reads 1"):
+    reseal(two / "000000000020", format=3)
+    with pytest.raises(UserError, match="has format 3, this version of ambs reads 2"):
         load(two)
-    with pytest.raises(UserError, match="has format 2"):
+    with pytest.raises(UserError, match="has format 3"):
         put(two, 30)
     check(load(two, 10), 10)
 

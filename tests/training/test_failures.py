@@ -10,6 +10,7 @@ import types
 import pytest
 
 import ambs.cli.main
+from ambs.agent.networks import CRITICS
 from ambs.cli.display import Display
 from ambs.envs import TooManyFaults
 from ambs.errors import RunError, UserError
@@ -19,6 +20,7 @@ from ambs.training.accounting import Accounts
 from ambs.training.loop import Trainer
 from ambs.training.run_folder import RunFolder
 from ambs.training.session import Session
+from ambs.training.snapshot import _check_progress, check_meta
 from ambs.training.stopping import stopping
 
 CONFIG = resolve("quickstart", changes={"training": {"frames": 1000, "checkpoint_every": 200}})
@@ -46,7 +48,8 @@ class Dummy(Trainer):
 
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "capture", lambda trainer: ({}, {"interface": {}}, {}))
+    fitting = {"frames": CONFIG.training.action_repeat, "cost": CONFIG.shield.cost}
+    monkeypatch.setattr(session, "capture", lambda trainer: ({}, {"interface": fitting}, {}))
 
     def make(**options):
         folder = RunFolder.create(
@@ -147,6 +150,13 @@ def test_a_disk_that_fails_while_a_run_is_brought_back_is_no_bad_input(begin, mo
     again, _ = session.reopen(run.folder.path)
     assert again.saved == 300
     again.folder.close()
+    # Once more, to go on for longer: for good, and the newest checkpoint has the digest of what is so from now on.
+    longer, _ = session.reopen(run.folder.path, frames=1500)
+    longer.folder.close()
+    after = RunFolder.open(run.folder.path)
+    assert after.config["training"]["frames"] == 1500
+    assert checkpoint.load(after.checkpoints).meta["settings"]["sha256"] == after.digest
+    session.reopen(run.folder.path)[0].folder.close()
 
 
 def test_too_many_faults(begin):
@@ -197,7 +207,7 @@ def test_nobody_left_to_read(moment):
     """A closed pipe changes neither the exit code nor what is said on stderr."""
     code = (
         "import sys, types; from pathlib import Path; from ambs.cli import display, train\n"
-        "folder = types.SimpleNamespace(path=Path('run'), log_error=None)\n"
+        "folder = types.SimpleNamespace(path=Path('run'), words='run', log_error=None)\n"
         "display.Display.begin = lambda *_: None\n"
         "if sys.argv[1] == 'at the end': display.Display.__enter__ = lambda self: self\n"
         "sys.exit(train.watch(lambda **_: types.SimpleNamespace(folder=folder, run=lambda: 'interrupted')))"
@@ -207,6 +217,70 @@ def test_nobody_left_to_read(moment):
     done = subprocess.run([sys.executable, "-c", code, moment], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (75, "")
+
+
+def test_nowhere_to_print():
+    """`>&-`: what is printed is lost, and nothing else."""
+    code = (
+        "import os, sys, types; from pathlib import Path; from ambs.cli import display, main, train\n"
+        "folder = types.SimpleNamespace(path=Path('run'), words='run', log_error=None)\n"
+        "display.Display.begin = lambda *_: None\n"
+        "session = types.SimpleNamespace(folder=folder, run=lambda: 'interrupted')\n"
+        "main._parse = lambda _: types.SimpleNamespace(run=lambda: train.watch(lambda **_: session))\n"
+        "main.main([])"
+    )
+    words = ["sh", "-c", 'exec "$0" -c "$1" >&-', sys.executable, code]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (75, "")
+
+
+def test_a_run_killed_after_its_last_checkpoint_is_said_to_be_finished(begin, monkeypatch):
+    """By the checkpoint's own status, and where even that was not written, by the next who asks."""
+    run = begin()
+    seen = []
+    real = RunFolder.write_status
+    monkeypatch.setattr(
+        RunFolder, "write_status", lambda self, state, **more: seen.append(state) or real(self, state, **more)
+    )
+    run.run()
+    assert seen[-1] == "finished"
+    assert seen.count("running") == 4  # Of the checkpoints at 200, 400, 600 and 800.
+    monkeypatch.setattr(session, "check_meta", lambda found: None)
+    found = checkpoint.Checkpoint(run.folder.path, 1000, {}, {"totals": {"frames": 1000}}, {})
+    real(run.folder, "running", frames=1000, agent_steps=1000, updates=0)
+    with pytest.raises(UserError, match="is finished"):
+        session._refuse_finished(found, run.folder.path, CONFIG)
+    assert run.folder.read_status()["state"] == "finished"
+
+
+def test_counters_that_contradict_each_other_are_refused():
+    """By hand: 4 environments, 100 turns, 400 steps of 4 frames; .375 updates a step after 800 of prefill: none is due."""
+    trainer = Dummy()
+    trainer.config, trainer.per_call = resolve("quickstart", changes={"training": {"envs": 4}}), 6
+    sound = {"totals": {"agent_steps": 400, "frames": 1600}, "turns": 100, "updates": 0, "replay_rows": 100}
+    _check_progress(trainer, sound)
+    for name, value in (("agent_steps", 10**12), ("agent_steps", 401), ("frames", 1601), ("replay_rows", 101)):
+        forged = sound | ({name: value} if name in sound else {"totals": sound["totals"] | {name: value}})
+        with pytest.raises(UserError, match=f"its {name} cannot be {value} after 100 turns"):
+            _check_progress(trainer, forged)
+    # 10⁶ turns make 374 700 updates due, of which not one was made.
+    late = {"totals": {"agent_steps": 10**6, "frames": 10**6}, "turns": 10**6, "updates": 0, "replay_rows": 10**6}
+    with pytest.raises(UserError, match="its updates cannot be 0"):
+        _check_progress(trainer, late)
+    _check_progress(trainer, late | {"updates": 374_698})
+
+
+@pytest.mark.parametrize("name", ["turns", "updates", "replay_rows"])
+def test_counters_beyond_reason_are_refused(name, tmp_path):
+    names = ("last_totals", "sums", "label_quality", "interface", "positions")
+    tables = {"totals": {"frames": 0}, **{name: {} for name in names}}
+    counters = dict.fromkeys(("turns", "updates", "calibrated", "skipped", "bad_run", "logged", "replay_rows"), 0)
+    meta = {**tables, **counters, "critics": list(CRITICS)}
+    groups = {name: {} for name in ("learned", "memory", "accounts", "envs", "replay")}
+    check_meta(checkpoint.Checkpoint(tmp_path, 0, groups, meta, {}))
+    for value in (10**30, 2**31, -1, 1.0):
+        with pytest.raises(UserError, match=f"{name} is missing or no such thing"):
+            check_meta(checkpoint.Checkpoint(tmp_path, 0, groups, meta | {name: value}, {}))
 
 
 def test_time_left_is_never_below_zero():

@@ -1,16 +1,22 @@
 """What a survey finds, and that an interface survives a checkpoint."""
 
+import dataclasses
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ambs.errors import UserError
 from ambs.presets import resolve
-from ambs.training.interface import LEAST_DEVIATION, Interface, interface, survey
+from ambs.shield import Reason, ShieldConfig
+from ambs.spec import Atoms, parse_formula
+from ambs.training.act import accepted
+from ambs.training.interface import LEAST_DEVIATION, Interface, _fallback, interface, survey
 from ambs.training.loop import make_envs
-from ambs.world_model.model import WorldModel
+from ambs.training.ranges import check_level, check_thresholds, executed
+from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import fresh, tiny_sizes
 
@@ -51,15 +57,102 @@ def test_an_environment_that_has_changed_is_not_gone_on_with():
     envs = make_envs(config)
     found = interface(envs, config)
     for changes, sentence in (
-        ({"actions": 4}, r"its actions is 5, and was 4$"),
+        ({"actions": 4, "fallback": None}, r"its actions is 5, and was 4$"),
         ({"psi": "!goal"}, r"its psi is !hazard, and was !goal$"),
         (
-            {"observation": {"image": 0, "vector": 24, "mean": [], "deviation": []}},
+            {"observation": {"image": 0, "vector": 24, "mean": [], "deviation": []}, "seen": None},
             r"its observation is .*25.*, and was .*24",
         ),
     ):
         with pytest.raises(UserError, match=sentence):
             found.as_surveyed(Interface.from_dict(json.loads(json.dumps(found.to_dict())) | changes))
+
+
+BOX = Interface(
+    Spec(ObservationSpec(vector=2), 2, Atoms(("hazard",)), parse_formula("!hazard"), fallback=(0.0, 1.0)),
+    False,
+    np.array([-0.1, 2.0], np.float32),
+    np.array([0.3, 2.0], np.float32),
+    (np.array([-1.0, -np.inf]), np.array([1.0, 5.0])),
+)
+"""Two actions, of which the second has no choice; the first entry of a vector is bounded, the second from above."""
+FORGED = {
+    "low": ([np.nan, 2.0], [np.inf, 2.0], [-1e308, 2.0], [1.0, 2.0], ["0", 2.0], [0.0], 3, None, [[0.0], 2.0], [True, 2.0]),
+    "high": ([0.3, -np.inf], [1e308, 2.0], [0.3, 1.0], []),
+    "fallback": ([2.0, 0.0], [np.nan, 0.0], [0.0], "ab", [0.0, 0.0, 0.0], 0.0, [None, 0.0]),
+    "actions": (0, -1, 1.5, 10**30, "2", True), "frames": (0, 10**12, 1.0, None), "cost": (0, -1.0, np.inf, np.nan, "1"),
+    "discrete": (1, "no", None), "atoms": ("hazard", [1], None), "psi": (3, None),
+    "observation": ({}, 3, {"image": 0, "vector": -1, "mean": [], "deviation": []},
+                    {"image": 0, "vector": 2, "mean": [0.0, np.nan], "deviation": []},
+                    {"image": 0, "vector": 2, "mean": [], "deviation": [1.0, 0.0]}),
+    "seen": (3, [[0.0]], [[0.0], [1.0]], [[np.nan, 0.0], [1.0, 1.0]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_an_interface_out_of_range_is_refused(name):
+    """As JSON has it, where NaN and infinity can be written, too."""
+    whole = json.loads(json.dumps(BOX.to_dict()))
+    assert Interface.from_dict(whole).to_dict() == BOX.to_dict()
+    for value in FORGED[name]:
+        with pytest.raises(UserError, match=r"^its "):
+            Interface.from_dict(whole | {name: value})
+    del whole[name]
+    if name == "seen":  # Checkpoints made before do not have it.
+        assert Interface.from_dict(whole).seen is None
+    else:
+        with pytest.raises(UserError, match=f"lacks {name}"):
+            Interface.from_dict(whole)
+
+
+def decision_of(actions):
+    """A decision that accepts these actions."""
+    return jax.device_get(accepted(jnp.asarray(actions, jnp.float32), ShieldConfig(traces=10, rule="fixed")))
+
+
+def test_what_is_executed_is_finite_and_within_bounds():
+    """By hand: −1 … 1 is stretched to −.1 … .3, what lies beyond is cut; NaN is replaced by the fallback, (.1, 2)."""
+    found = executed(BOX, decision_of([[-1, 0], [1, 0], [0, 5], [-9, 0], [np.nan, 0], [0, np.inf], [0, -np.inf]]))
+    np.testing.assert_allclose(found.action[:, 0], np.float32([-0.1, 0.3, 0.1, -0.1, 0.1, 0.1, 0.1]), atol=1e-7)
+    assert (found.action[:, 1] == 2).all()
+    assert found.overridden.tolist() == [False] * 4 + [True] * 3
+    assert found.reason.tolist() == [Reason.ACCEPTED] * 4 + [Reason.NON_FINITE] * 3
+    assert found.action.dtype == np.float32
+    assert (found.action[:, 0] <= BOX.high[0]).all()
+    assert (found.action[:, 0] >= BOX.low[0]).all()
+
+
+@pytest.mark.parametrize("bound", [np.nan, np.inf, 1e308])
+def test_bounds_that_slipped_through_execute_nothing(bound):
+    broken = dataclasses.replace(BOX, low=np.array([bound, 2.0]))
+    with np.errstate(all="ignore"), pytest.raises(UserError, match="no action to fall back on"):
+        executed(broken, decision_of([[0.5, 0.0]]))
+
+
+def test_thresholds_above_one_are_refused():
+    check_thresholds(np.array([0.5, 1.0]))
+    for value in (2.0, 0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(UserError, match=r"thresholds must lie in \(0, 1\]"):
+            check_thresholds(np.array([0.5, value]))
+
+
+@pytest.mark.parametrize("level", [-1, 24, 1.5, [3, 3], float("nan")])
+def test_levels_that_there_are_not_are_refused(level):
+    config = resolve("quickstart")
+    assert check_level(np.array(23), config) == 23
+    with pytest.raises(UserError, match="level in force"):
+        check_level(np.array(level), config)
+
+
+def test_an_environment_whose_fallback_is_no_action_is_refused():
+    config = resolve("quickstart", changes={"env": "ambs/Grid-v0"})
+    envs = make_envs(config, 1)
+    for action in (-1, 5):
+        envs.fallback_action = action
+        with pytest.raises(UserError, match="one of the 5 actions"):
+            interface(envs, config)
+    with pytest.raises(UserError, match="within the action space"):
+        _fallback(np.array([2.0]), False, 1, np.array([-1.0]), np.array([1.0]))
 
 
 @pytest.mark.parametrize(("cameras", "channels"), [("front", 3), ("front+back", 6)])

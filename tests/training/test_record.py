@@ -147,7 +147,7 @@ def test_what_goes_wrong_costs_no_more_than_it_must(agent, recorded, monkeypatch
 
     monkeypatch.setattr(GridEnv, "step", troubled)
     monkeypatch.setattr(GridEnv, "map_scene", no_map)
-    monkeypatch.setattr("ambs.training.agent.load", lambda *_: agent)
+    monkeypatch.setattr("ambs.training.agent.load", lambda *_, **__: agent)
     command = Evaluate(tmp_path, episodes=2, record=tmp_path / "here", json=True)
     with pytest.raises(KeyboardInterrupt):
         command._play()

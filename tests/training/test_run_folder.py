@@ -14,7 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ambs
-from ambs.errors import UserError
+from ambs.errors import RunError, UserError
 from ambs.training.checkpoint import load, save
 from ambs.training.run_folder import RunFolder, read_rows
 
@@ -103,6 +103,29 @@ def test_create_refuses(tmp_path):
         make(tmp_path / "file")
     with pytest.raises(UserError, match="settings of a run must be finite"):
         make(tmp_path, config={"x": math.inf})
+
+
+def test_a_read_only_place_is_the_disks_fault(tmp_path, monkeypatch):
+    def refuse(*_args, **_options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(RunError, match=r"no run folder can be made in .* \(Read-only file system\)") as error:
+        make(tmp_path / "new")
+    assert error.value.code == 74
+
+
+def test_a_command_names_an_environment_again_that_is_none_of_ours(tmp_path):
+    assert "--env" not in make(tmp_path, config={"env": "ambs/Grid-v0"}).words
+    run = make(tmp_path, config={"env": "my world:make"})
+    assert run.words == f"{run.path} --env 'my world:make'"
+
+
+def test_a_path_that_is_no_utf_8_is_on_record(tmp_path):
+    word = os.fsdecode(b"a\xffb")
+    run = make(tmp_path / word, command=["ambs", word])
+    assert RunFolder.open(run.path).record["command"] == ["ambs", word]
+    assert RunFolder.open(run.path).digest == run.digest
 
 
 @pytest.mark.parametrize(

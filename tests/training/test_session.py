@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import types
 
 import jax
@@ -14,7 +15,9 @@ import ambs
 from ambs.cli.main import main
 from ambs.errors import UserError
 from ambs.presets import resolve
+from ambs.shield import Reason
 from ambs.training import checkpoint
+from ambs.training.evaluate import evaluate
 from ambs.training.loop import Diverged, compiled_act, compiled_learn
 from ambs.training.run_folder import RunFolder, read_rows
 from ambs.training.session import Session, _without, reopen, start
@@ -110,7 +113,7 @@ def test_rows_that_are_missing_stay_on_record(runs):
 
 def test_nothing_is_compiled_twice(runs):
     assert compiled_act(CONFIG, True)._cache_size() == 1
-    assert compiled_learn(CONFIG)._cache_size() == 1
+    assert compiled_learn(CONFIG, None)._cache_size() == 1
 
 
 def test_what_is_logged(runs):
@@ -152,7 +155,7 @@ def test_a_finished_run_is_not_resumed(runs):
 
 def test_a_poisoned_batch_is_skipped_and_counted(runs):
     trainer = runs[0].trainer
-    learn = compiled_learn(CONFIG)
+    learn = compiled_learn(CONFIG, None)
     training = CONFIG.training
     place = trainer.replay.draw(np.random.default_rng(0), (training.updates_per_call, training.batch), training.length)
     batches = trainer.replay.windows(*place, training.length)
@@ -172,6 +175,11 @@ def test_a_poisoned_batch_is_skipped_and_counted(runs):
 
 def test_a_loaded_agent_decides(runs):
     agent = ambs.load(runs[0].folder.path).start(batch=2, seed=1)
+    for wrong in ({"batch": 0}, {"batch": 10**9}, {"seed": -1}, {"seed": 10**30}):
+        with pytest.raises(UserError, match="must be a whole number"):
+            agent.start(**wrong)
+    with pytest.raises(UserError, match="restart takes 2 truth values"):
+        agent.restart(np.array([0, 1]))
     cells = np.eye(25, dtype=np.float32)[[0, 6]]
     decision = agent.act(cells)
     assert decision.action.shape == (2,)
@@ -184,9 +192,70 @@ def test_a_loaded_agent_decides(runs):
     blind = agent.act(np.zeros((2, 7)))
     assert "must have shape" in agent.refused
     assert blind.overridden.all()
+    # Finite is not enough: a cell is 0 or 1, and what is masked is not known. Whoever is sound in the batch decides as before.
+    far = cells + np.float32([[0], [1]])
+    outside = agent.start(batch=2, seed=1).act(far)
+    assert agent.refused == "the vector of observation 1 lies outside the bounds of its space"
+    assert outside.reason.tolist() == [decision.reason[0], Reason.NON_FINITE]
+    np.testing.assert_array_equal(outside.proposed[0], decision.proposed[0])
+    assert agent.act(np.ma.masked_equal(cells, 1)).overridden.all()
+    assert "masked" in agent.refused
+    with pytest.raises(UserError, match="masked"):
+        agent.act(cells, labels=np.ma.masked_all((2, 2), bool))
     np.testing.assert_allclose(agent.behind(label_threshold=0.9).player.thresholds, [0.9, 0.9])
     again = ambs.load(runs[0].folder.path).start(batch=2, seed=1).act(cells)
     np.testing.assert_array_equal(again.proposed, decision.proposed)
+
+
+def test_an_agent_belongs_to_one_thread(runs):
+    """A second one is refused, at once or while the first decides, until it starts episodes of its own."""
+    agent = ambs.load(runs[0].folder.path).start(batch=2, seed=1)
+    cells, heard = np.eye(25, dtype=np.float32)[[0, 6]], []
+    agent.act(cells)
+
+    def elsewhere(begin):
+        try:
+            heard.append((agent.start(batch=2) if begin else agent).act(cells).action.shape)
+        except UserError as error:
+            heard.append(str(error))
+
+    for begin in (False, True):
+        thread = threading.Thread(target=elsewhere, args=(begin,))
+        thread.start()
+        thread.join()
+    assert "episodes of another thread" in heard[0]
+    assert heard[1] == (2,)
+    with pytest.raises(UserError, match="episodes of another thread"):
+        agent.act(cells)
+    with agent._lock:
+        for use in (agent.start, lambda: agent.act(cells)):
+            with pytest.raises(UserError, match="is deciding in another thread"):
+                use()
+
+
+def test_another_world_is_not_played_in(runs):
+    """Its Ψ has changed since: the shield would guard one thing, and another be counted."""
+    agent = ambs.load(runs[0].folder.path)
+    agent.worlds = lambda count: ambs.make_vector("Grid", count, spec="!goal")
+    with pytest.raises(UserError, match="its psi is !goal, and the agent's is !hazard"):
+        evaluate(agent, 1)
+
+
+def test_settings_that_were_changed_are_named_by_whoever_reads_them(runs, tmp_path, capsys):
+    """One bit: Δ .3 becomes .7, in a file that is read by `ambs.load`, `ambs eval` and `ambs resume` alike."""
+    path = tmp_path / "run"
+    shutil.copytree(runs[0].folder.path, path)
+    text = (path / "config.json").read_text()
+    (path / "config.json").write_text(text.replace('"safety_level": 0.3', '"safety_level": 0.7'))
+    named = r"shield.safety_level is 0\.7 in config.json, and was 0\.3"
+    with pytest.raises(UserError, match=named):
+        ambs.load(path)
+    with pytest.raises(UserError, match=named):
+        reopen(path)
+    with pytest.raises(SystemExit) as stop:
+        main(["eval", str(path), "--trust"])
+    assert stop.value.code == 2
+    assert "and was 0.3" in capsys.readouterr().err
 
 
 def test_eval_prints_json(runs, capsys, tmp_path):

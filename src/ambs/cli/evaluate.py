@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,6 +43,11 @@ class Evaluate:
     """Folder for recorded episodes: all that the shield saw, for `ambs inspect`."""
     video: Path | None = None
     """Folder for videos of the episodes (.gif)."""
+    env: str | None = None
+    """The run's environment once more, where it is one of your own (module:factory): a folder's word does not run code."""
+    trust: bool = False
+    """Take the folder's word: for its environment, if that is none of ours and installed; and for settings that an old checkpoint
+    (format 1) has no digest of."""
     json: bool = False
     """Print the figures as JSON and nothing else."""
 
@@ -74,7 +80,7 @@ class Evaluate:
         from ambs.training.evaluate import evaluate, paired, summary
         from ambs.training.record import Recorder
 
-        agent = load(self.run_folder, self.frames)
+        agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=_tell)
         changes = self._shield(agent.config, agent.interface.spec.psi)
         agent = agent.behind(**changes) if changes else agent
         console = Console(stderr=True)
@@ -118,6 +124,10 @@ class Evaluate:
             if error < changes["safety_level"]:
                 changes["approximation_error"] = error
         return changes
+
+
+def _tell(sentence: str) -> None:
+    print(f"ambs: {sentence}", file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 if TYPE_CHECKING:
-    from ambs.report.inspector.recording import Recording
+    from ambs.report.inspector.write import Glance
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,19 @@ class Inspect:
     def run(self) -> int:
         """Read, draw, write."""
         from ambs.report.inspector import write
-        from ambs.report.inspector.recording import find, read_all
+        from ambs.report.inspector.recording import find
 
-        recordings, notes = read_all(self._chosen(find(self.recorded)))
+        glances, notes = write.look_through(self._chosen(find(self.recorded)))
         for sentence in notes:
             print(f"note: {sentence}")
         if self.figure is not None:
-            chosen = write.most_to_see(recordings)
+            chosen = write.most_to_see(glances)
             print(f"Wrote {self.figure}: {write.figure(chosen, self.step, self.figure)}")
         if self.audit is not None:
-            found = write.audit_csv(recordings, self.audit)
+            found = write.audit_csv(glances, self.audit)
             print(f"Wrote {self.audit}: {found} finding{'' if found == 1 else 's'}")
         if self.figure is None and self.audit is None:
-            self._pages(recordings)
+            self._pages(glances)
         return 0
 
     def _chosen(self, paths: list[Path]) -> list[Path]:
@@ -64,16 +64,15 @@ class Inspect:
             raise UserError(f"there is no {self.episode}; there are {', '.join(path.stem for path in paths)}")
         return chosen
 
-    def _pages(self, recordings: list[Recording]) -> None:
+    def _pages(self, glances: list[Glance]) -> None:
         from ambs.report.inspector import write
 
         folder = self.out or (self.recorded.parent if self.recorded.is_file() else self.recorded)
-        files = write.pages(recordings, folder)
-        for file, text in files:
-            print(f"Wrote {file} ({text.partition(': ')[2]})")
-        names = [recording.name for recording in recordings]
-        best = files[names.index(write.most_to_see(recordings).name)][0]
-        if not any(map(write.overrides, recordings)):
+        files = write.pages(glances, folder)
+        for file, glance in zip(files, glances, strict=True):
+            print(f"Wrote {file} ({glance.headline.partition(': ')[2]})")
+        best = files[glances.index(write.most_to_see(glances))]
+        if not any(glance.overrides for glance in glances):
             print("No action was overridden: record more episodes, or ask more of the shield (ambs eval --spec).")
         if self.open:
             import webbrowser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -56,6 +57,7 @@ Verb = (
 
 def main(args: list[str] | None = None) -> None:
     """Run one verb; a user's mistake gets a sentence and exit code 2, never a traceback."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -77,6 +79,16 @@ def main(args: list[str] | None = None) -> None:
         print("\nambs: stopped", file=sys.stderr)
         code = 130
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Let what was closed (`>&-`) lead nowhere; else whatever file is opened next would get its number, and what is printed."""
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(nowhere, True)
+    os.close(nowhere)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open as long as the process)
 
 
 def _parse(args: list[str]) -> Any:

@@ -29,6 +29,13 @@ class Resume:
     """The run folder."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
+    frames: int | None = None
+    """Go to so many frames instead, now and whenever it is resumed again; None: as many as it was to have."""
+    env: str | None = None
+    """The run's environment once more, where it is one of your own (module:factory): a folder's word does not run code."""
+    trust: bool = False
+    """Take the folder's word: for its environment, if that is none of ours and installed; and for settings that an old checkpoint
+    (format 1) has no digest of."""
 
     def run(self) -> int:
         """Train on."""
@@ -40,7 +47,7 @@ class Resume:
             prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
             from ambs.training.session import reopen
 
-            session, sentences = reopen(self.run_folder, **hooks)
+            session, sentences = reopen(self.run_folder, frames=self.frames, env=self.env, trust=self.trust, **hooks)
             for sentence in sentences:
                 print(f"ambs: {sentence}", file=sys.stderr)
             return session
@@ -66,6 +73,7 @@ def parse_train(args: list[str]) -> Train:
     preset = known.pop("preset", "default")
     try:
         changes = _read(Path(file)) if file is not None else None
+        _refuse_factories(changes or {}, args)
         settings = resolve(preset if preset in PRESETS else "default", changes=changes, **known)
     except UserError as error:
         if "--help" in args or "-h" in args:
@@ -79,6 +87,15 @@ def parse_train(args: list[str]) -> Train:
         default=Train(settings=settings),
         config=(tyro.conf.FlagCreatePairsOff,),
     )
+
+
+def _refuse_factories(changes: dict[str, Any], args: list[str]) -> None:
+    """A file of settings runs no code: an environment that is none of ours must be named on the command line."""
+    env = changes.get("env")
+    if isinstance(env, str) and ":" in env and not any(word.partition("=")[0] == "--env" for word in args):
+        raise UserError(
+            f"--config names the environment {env}, whose code would be run: name it yourself (--env {env})"
+        )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -129,11 +146,11 @@ def watch(begin: Any) -> int:
 
 
 def _say(session: Session, state: str) -> None:
-    path = session.folder.path
+    path, words = session.folder.path, session.folder.words
     if session.folder.log_error:
         print(f"ambs: some rows could not be logged: {session.folder.log_error}", file=sys.stderr)
     if state == "finished":
-        print(f"Finished: {path}\nEvaluate it:  ambs eval {path} --shield paired\nSee its curves:  ambs report {path}")
+        print(f"Finished: {path}\nEvaluate it:  ambs eval {words} --shield paired\nSee its curves:  ambs report {path}")
     else:
-        print(f"Stopped; everything is saved. Go on with:  ambs resume {path}")
+        print(f"Stopped; everything is saved. Go on with:  ambs resume {words}")
     sys.stdout.flush()

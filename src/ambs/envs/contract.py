@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -37,21 +39,40 @@ class Broken(Exception):  # noqa: N818 (said of a contract)
     """A clause of the contract that does not hold, in a sentence."""
 
 
-def load_factory(name: str) -> Callable[[], gymnasium.Env]:
-    """The function meant by `module:factory`; modules in the current folder count too."""
+def load_factory(name: str, *, here: bool = True) -> Callable[[], gymnasium.Env]:
+    """The function meant by `module:factory`; modules in the current folder count too, unless `here` is off."""
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise UserError(f"an environment factory is written module:factory, got {name!r}")
-    if os.getcwd() not in sys.path:
+    if module_name.partition(".")[0] in sys.stdlib_module_names:
+        raise UserError(f"module {module_name!r} is part of Python and makes no environments")
+    if not here:
+        _refuse_local(module_name)
+    elif module_name not in sys.modules and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise UserError(f"module {module_name!r} cannot be imported: {error}") from error
+    except Exception as error:
+        raise UserError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
         raise UserError(f"module {module_name!r} has no function {attribute!r}")
     return factory
+
+
+def _refuse_local(module_name: str) -> None:
+    """Refuse a module that lies in the current folder, which may be on the path all the same (`python -m ambs`)."""
+    try:
+        spec = importlib.util.find_spec(module_name.partition(".")[0])
+    except (ImportError, ValueError):
+        spec = None
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    places += [spec.origin] if spec is not None and spec.has_location and spec.origin else []
+    # Of a link, what counts is where it lies.
+    if any(Path(place).absolute().parent.resolve() == Path.cwd().resolve() for place in places):
+        raise UserError(f"module {module_name!r} lies in the current folder: name the environment yourself (--env)")
 
 
 def walk(factory: Callable[[], gymnasium.Env]) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ are a fault like an exception. A copy at fault is thrown away, and another made 
 from __future__ import annotations
 
 import contextlib
-import math
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +33,10 @@ UNSAVED = "unsaved"
 """Name in a saved state of the flags of environments whose own state is missing from it."""
 
 
+LARGEST_REWARD = float(np.finfo(np.float32).max)
+"""Of a step, all its frames together: the replay buffer holds single precision."""
+
+
 class Unsound(RuntimeError):  # noqa: N818 (said of what an environment returned)
     """Something an environment returned that cannot be used."""
 
@@ -51,7 +54,12 @@ class Shown:
     def keep(self, index: int, observation: Any, labels: Any) -> None:
         """Take over what one environment shows, if it is sound."""
         arrays = [self._sound(name, part, observation) for name, part in self.parts.items()]
-        if not isinstance(labels, np.ndarray) or labels.dtype != np.bool_ or labels.shape != self.labels.shape[1:]:
+        if (
+            not isinstance(labels, np.ndarray)
+            or np.ma.is_masked(labels)
+            or labels.dtype != np.bool_
+            or labels.shape != self.labels.shape[1:]
+        ):
             raise Unsound(f'info["labels"] must be a bool array of shape {self.labels.shape[1:]}, got {labels!r}')
         for part, array in zip(self.parts.values(), arrays, strict=True):
             part[index] = array
@@ -80,7 +88,10 @@ class Shown:
         return WHOLE if self._whole else f"{WHOLE}.{name}"
 
     def _sound(self, name: str, part: np.ndarray, observation: Any) -> np.ndarray:
-        array = np.asarray(observation if self._whole else observation[name], part.dtype)
+        given = observation if self._whole else observation[name]
+        if np.ma.is_masked(given):
+            raise Unsound(f"entries of the {name} are masked")
+        array = np.asarray(given, part.dtype)
         if array.shape != part.shape[1:]:
             raise Unsound(f"the {name} must have shape {part.shape[1:]}, got {array.shape}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -103,11 +114,13 @@ def advance(env: gymnasium.Env, action: Any, index: int, frames: Frames, shown: 
 
     Returns terminated, truncated, and what went wrong, or nothing; sound frames before a fault count.
     """
+    total = 0.0
     try:
         for repeat in range(frames.valid.shape[1]):
             observation, reward, terminated, truncated, info = env.step(action)
-            if not math.isfinite(reward):
-                raise Unsound("the reward is not finite")
+            total += abs(float(reward))
+            if not total <= LARGEST_REWARD:
+                raise Unsound("the reward is not finite, in single precision")
             shown.keep(index, observation, info["labels"])
             frames.rewards[index, repeat], frames.labels[index, repeat] = reward, info["labels"]
             frames.valid[index, repeat] = True

@@ -6,11 +6,13 @@ while the others go on.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium
@@ -142,7 +144,35 @@ class _Accounted:
         if os.getpid() != self.home:
             _leave_signals_to_the_parent()
             _end_with_parent()
-        return _FrameAccounts(self.factory(), self.repeat, self.atoms)
+        return _FrameAccounts(_ordinary(self.factory)(), self.repeat, self.atoms)
+
+
+def _ordinary(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with what would end the worker, or even the run, made an ordinary error of it.
+
+    A worker hears no signals: an environment's KeyboardInterrupt or SystemExit is its own affair.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    return call
+
+
+class _Ordinary(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose `reset` and `step` raise ordinary errors only."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return _ordinary(self.env.reset)(**options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        return _ordinary(self.env.step)(action)
 
 
 def _leave_signals_to_the_parent() -> None:
@@ -170,7 +200,7 @@ class _FrameAccounts(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Repeats each action, and keeps accounts of frames and faults in `info`."""
 
     def __init__(self, env: gymnasium.Env, repeat: int, atoms: int) -> None:
-        super().__init__(env)
+        super().__init__(_Ordinary(env))
         self.repeat, self.atom_count = repeat, atoms
         self.shown = Shown(env.observation_space, atoms, 1)
 
@@ -178,6 +208,10 @@ class _FrameAccounts(gymnasium.Wrapper[Any, Any, Any, Any]):
         del options
         fault = begin(self.env, seed, 0, self.shown)
         return self.shown.row(0), {"labels": self.shown.labels[0], "fault": fault}
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        found = super().get_wrapper_attr(name)
+        return _ordinary(found) if callable(found) else found
 
     def glimpse(self, method: str, *arguments: Any) -> Any:
         return glimpse(self.env, method, *arguments)

@@ -152,11 +152,12 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """Advance every environment by `action_repeat` frames, or start it anew if its episode is over."""
         if self._over is None:
             raise UserError("call reset before the first step")
-        array, finite = self._check_actions(actions)
+        array, finite, known = self._check_actions(actions)
         fresh = self._over
-        faults = dict.fromkeys(np.flatnonzero(~finite & ~fresh).tolist(), "the action is not finite")
+        faults = dict.fromkeys(np.flatnonzero(~known & ~fresh).tolist(), "the action is none of the environment's")
+        faults |= dict.fromkeys(np.flatnonzero(~finite & ~fresh).tolist(), "the action is not finite")
         frames = Frames.empty(self.num_envs, self.action_repeat, len(self.atoms))
-        terminated, truncated = self._advance(array, finite & ~fresh, frames, faults)
+        terminated, truncated = self._advance(array, finite & known & ~fresh, frames, faults)
         faults |= self._start(self._next_seeds(np.flatnonzero(fresh).tolist()))
         truncated[list(faults)] = True
         self._over = terminated | truncated
@@ -224,13 +225,21 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             raise TooManyFaults(f"{count} faults, and max_faults is {self.max_faults}; the last: {last}")
         return noted
 
-    def _check_actions(self, actions: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The actions as an array `[n, ...]`, and which of them are finite."""
+    def _check_actions(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The actions as an array `[n, ...]`, which of them are finite, and which, if they are discrete, there are.
+
+        What lies beyond the bounds of a Box is the environment's own affair, as with Gymnasium.
+        """
+        if np.ma.is_masked(actions):
+            raise UserError("actions must be whole, and entries of these are masked")
         array = np.asarray(actions)
         wanted = (self.num_envs, *(self.single_action_space.shape or ()))
         if array.shape != wanted:
             raise UserError(f"actions must have shape {wanted}, got {array.shape}")
-        return array, np.isfinite(array.reshape(self.num_envs, -1)).all(-1)
+        finite, space = np.isfinite(array.reshape(self.num_envs, -1)).all(-1), self.single_action_space
+        if isinstance(space, spaces.Discrete):
+            return array, finite, (array >= space.start) & (array < space.start + space.n)
+        return array, finite, np.ones(self.num_envs, bool)
 
     def _reseed(self, seed: int | Sequence[int | None] | None) -> dict[int, int]:
         """Seeds of the first episodes after a reset; see the module's text."""

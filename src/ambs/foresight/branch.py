@@ -12,7 +12,6 @@ from ambs.foresight.collect import Kept
 from ambs.streams import stream
 from ambs.training.act import Carry
 from ambs.training.agent import Agent
-from ambs.training.loop import make_envs
 
 FUTURES = 64
 
@@ -31,7 +30,7 @@ def branched(
     The proposed action comes first, then the task policy without shield; every future has chance of its own.
     """
     failed = np.zeros(len(which))
-    envs = make_envs(agent.config, futures)
+    envs = agent.worlds(futures)
     try:
         agent.start(futures, seed, shield=False)
         for index, place in enumerate(which.tolist()):

@@ -57,7 +57,8 @@ def markdown(summary: dict[str, Any]) -> str:
         lines += _table(tables.differences(part), "Settings that differ")
     lines += _table(tables.across(summary), "Across environments")
     lines += ["", *summary["coverage"].values(), "", "## Commands", ""]
-    lines += [f"    {' '.join(run['command'].split())}" for run in summary["runs"]]
+    # Not as a block of code, whose text renderers are trusted not to act upon.
+    lines += [f"- {_plain(run['command'])}" for run in summary["runs"]]
     return "\n".join(lines) + "\n"
 
 

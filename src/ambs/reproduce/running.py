@@ -12,8 +12,9 @@ from ambs.errors import STOPPED
 from ambs.reproduce.grid import Scale, command
 from ambs.reproduce.there import Found
 
-COMPILED = ".compiled"
-"""Folder, in the grid's, of compiled programs: runs that differ in their seed only have the same ones."""
+COMPILED = Path("ambs", "compiled")
+"""Folder, among the user's caches, of compiled programs: runs that differ in their seed only have the same ones. Not the
+grid's, which may come from elsewhere: such a program is run as it is."""
 BAD_INPUT = 2
 """Exit code of a run that never began; the next would not either."""
 PAUSE = 0.5
@@ -46,19 +47,22 @@ class Plan:
         """Start a run, or go on with one that broke off."""
         home = self.out / found.cell.folder
         place = ["--device", self.device]
-        environment = _defaults(self.out, self.parallel) | os.environ
+        environment = _defaults(self.parallel) | os.environ
         options: dict[str, Any] = {"program": self.program, "environment": environment}
         name = str(found.cell.folder)
         if found.state == "broken" and found.run is not None:
             run = found.run.path
-            return launch(name, ["resume", str(run), *place], home, resumed=run, **options)
+            return launch(
+                name, ["resume", str(run), "--env", found.cell.panel.task, *place], home, resumed=run, **options
+            )
         words = command(found.cell, self.scale, self.semantics)
         return launch(name, [*words, "--out", str(home), *place], home, **options)
 
 
-def _defaults(out: Path, parallel: int) -> dict[str, str]:
+def _defaults(parallel: int) -> dict[str, str]:
     """Variables for the children, where the user has not set them."""
-    found = {"JAX_COMPILATION_CACHE_DIR": str((out / COMPILED).absolute())}
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    found = {"JAX_COMPILATION_CACHE_DIR": str(caches.absolute() / COMPILED)}
     if parallel > 1:
         # JAX takes three quarters of a GPU's memory for one process.
         found["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / parallel:.3f}"

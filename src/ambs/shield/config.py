@@ -8,6 +8,9 @@ from ambs.errors import UserError
 from ambs.spec.bounds import LARGEST, accept_count, delta_achieved, epsilon_achieved
 from ambs.spec.sequential import BettingTest, betting_test
 
+MOST_TRACES, MOST_STEPS, MOST_ENTRIES = 100_000, 100_000, 20_000_000
+"""Of a decision that anybody could wait for."""
+
 
 @dataclass(frozen=True)
 class ShieldConfig:
@@ -74,6 +77,8 @@ class ShieldConfig:
             raise UserError(
                 f"only {self.steps} of {self.horizon} steps are rolled out: set critics to max or min to judge the rest"
             )
+        if self.steps > MOST_STEPS:
+            raise UserError(f"at most {MOST_STEPS} steps can be rolled out, got {self.steps}")
         if self.hold < 1:
             raise UserError(f"hold must be at least 1 step, got {self.hold}")
         if not 0 < self.discount < 1 or not 0 < self.cost < math.inf:
@@ -87,6 +92,7 @@ class ShieldConfig:
         epsilon_achieved(self.traces, self.failure_probability)
         if not 0 <= self.model_error < self.approximation_error:
             raise UserError(f"model_error must lie in [0, approximation_error), got {self.model_error}")
+        _check_size(self.traces, self.chunk if self.rule == "sequential" else self.traces)
         accept_count(self.safety_level, self.approximation_error, self.traces)
         if self.rule == "sequential":
             self.betting_test()
@@ -157,6 +163,17 @@ class ShieldConfig:
 
 
 LEVELS, HIGHEST_LEVEL = 24, 0.98
+
+
+def _check_size(traces: int, chunk: int) -> None:
+    """Refuse rules whose table of intervals would take minutes to make, or for ever."""
+    if traces > MOST_TRACES or (traces // max(chunk, 1)) * traces > MOST_ENTRIES:
+        raise UserError(
+            f"at most {MOST_TRACES} traces can be drawn, in chunks that leave at most {MOST_ENTRIES:,} pairs of a look and a "
+            f"count, got {traces} traces in chunks of {chunk}"
+        )
+
+
 _CHOICES = {
     "semantics": ("corrected", "paper"),
     "rule": ("sequential", "fixed"),

@@ -55,6 +55,9 @@ class Parts:
             finite = all(np.isfinite(np.asarray(leaf).astype(np.float32)).all() for leaf in known)
         if not finite:
             raise UserError(f"the fallback action must be finite, in single precision too, got {self.fallback}")
+        certain = self.thresholds is not None and not isinstance(self.thresholds, jax.core.Tracer)
+        if certain and not _are_thresholds(np.asarray(self.thresholds)):
+            raise UserError(f"label thresholds must lie in (0, 1], got {self.thresholds}")
 
 
 class _Progress(NamedTuple):
@@ -71,11 +74,13 @@ def shield(
     proposed: PyTree,
     parts: Parts,
     labels_now: Bool[Array, "envs atoms"] | None = None,
+    usable: Bool[Array, "envs"] | None = None,
 ) -> Decision:
     """Decide for every environment whether its proposed action is executed.
 
     `key` comes from the shield's own stream (`ambs.streams`), one per step. `state` and `proposed` have a leading axis of
     environments; `labels_now` are the labels of the current states, s_0 of G≤T, and needed unless `check_initial` is off.
+    Where `usable` is false, somebody has found state or proposal unfit, and they count as not finite.
     """
     table = rule(parts.config)
 
@@ -85,7 +90,7 @@ def shield(
     def look(progress: _Progress) -> _Progress:
         return _look(progress, key, state, proposed, parts, table)
 
-    progress = _start(state, proposed, parts, table, labels_now)
+    progress = _start(state, proposed, parts, table, labels_now, usable)
     progress = jax.lax.while_loop(undecided, look, progress)
     return _finish(progress, key, state, proposed, parts, table)
 
@@ -96,24 +101,28 @@ def shield_with_deadline(
     """A host-side shield with the arguments `(key, state, proposed, labels_now=None)` that stops looking after `seconds`.
 
     A chunk is not begun if the one before took longer than the time that is left, and one that comes late is dropped; what
-    is undecided then is overridden, reason `DEADLINE`. Compilation, at the first call, does not count. Meant for the
-    sequential rule, whose decisions stay valid wherever they are cut.
+    is undecided then is overridden, reason `DEADLINE`. So is everything that was accepted, if the backup policy or anything
+    else makes the answer come late: after the deadline nothing is accepted. Compilation, at the first call, does not count.
+    Meant for the sequential rule, whose decisions stay valid wherever they are cut.
     """
     if not seconds > 0:
         raise UserError(f"a deadline must be above 0 seconds, got {seconds}")
     table = rule(parts.config)
     start = jax.jit(lambda state, proposed, labels: _start(state, proposed, parts, table, labels))
     look = jax.jit(lambda progress, key, state, proposed: _look(progress, key, state, proposed, parts, table))
-    finish = jax.jit(lambda progress, key, state, proposed: _finish(progress, key, state, proposed, parts, table))
+    finish = jax.jit(
+        lambda progress, key, state, proposed: _late_and_timely(progress, key, state, proposed, parts, table)
+    )
 
-    compiled: list[Decision] = []
+    compiled: list[Any] = []
 
     def decide(key: Key[Array, ""], state: PyTree, proposed: PyTree, labels_now: Any = None) -> Decision:
-        progress = start(state, proposed, labels_now)
         if not compiled:
+            progress = start(state, proposed, labels_now)
             compiled.append(jax.block_until_ready(finish(look(progress, key, state, proposed), key, state, proposed)))
         now = clock()
         end, longest = now + seconds, 0.0
+        progress = start(state, proposed, labels_now)
         while bool((progress.reason == Reason.UNDECIDED).any()):
             following = (
                 jax.block_until_ready(look(progress, key, state, proposed)) if now + longest <= end else progress
@@ -125,22 +134,45 @@ def shield_with_deadline(
                 progress = progress._replace(reason=late)
             else:
                 progress = following
-        return finish(progress, key, state, proposed)
+        late, timely = jax.block_until_ready(finish(progress, key, state, proposed))
+        return timely if clock() <= end else late
 
     return decide
 
 
-def _start(state: PyTree, proposed: PyTree, parts: Parts, table: Rule, labels_now: Any) -> _Progress:
+def _late_and_timely(
+    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, parts: Parts, table: Rule
+) -> tuple[Decision, Decision]:
+    """The decision if time is up by now, in which nothing is accepted; and if it is not."""
+    accepted = progress.reason == Reason.ACCEPTED
+    reason = jnp.where(accepted, int(Reason.DEADLINE), progress.reason)
+    late = _finish(progress._replace(reason=reason), key, state, proposed, parts, table)
+    timely = late._replace(action=select(accepted, proposed, late.action), overridden=~accepted, reason=progress.reason)
+    return late, timely
+
+
+def _start(
+    state: PyTree, proposed: PyTree, parts: Parts, table: Rule, labels_now: Any, usable: Any = None
+) -> _Progress:
     envs = jax.tree.leaves(proposed)[0].shape[0]
     reason = jnp.full(envs, int(Reason.UNDECIDED))
     if parts.config.check_initial:
         if labels_now is None:
             raise UserError("labels_now, the labels of the current states, are needed unless check_initial is off")
+        if jnp.result_type(labels_now) != jnp.bool_:
+            raise UserError(f"labels_now must be truth values, got {jnp.result_type(labels_now)}")
         unsafe = ~parts.psi.holds(labels_now, parts.atoms)
         reason = jnp.where(unsafe, int(Reason.ALREADY_UNSAFE), reason)
-    trusted = jax.vmap(all_finite)((state, proposed))
+    trusted = jax.vmap(all_finite)((state, proposed)) & (True if usable is None else usable)
+    if parts.thresholds is not None:
+        trusted &= _are_thresholds(parts.thresholds)
     reason = jnp.where(trusted, reason, int(Reason.NON_FINITE))
     return _Progress(jnp.zeros(envs, int), reason, _blank((envs, len(table.looks), table.chunk)))
+
+
+def _are_thresholds(values: Any) -> Any:
+    """Whether label thresholds lie in (0, 1]: above, no label would ever hold, and nothing be overridden."""
+    return ((values > 0) & (values <= 1)).all()
 
 
 def _blank(shape: tuple[int, ...]) -> Evidence:

@@ -37,7 +37,8 @@ def simulator_state(env: gym.Env, observation: Any) -> SimulatorState:
 def simulator_dynamics(env: gym.Env) -> Dynamics:
     """(key, SimulatorState, action) -> Step by a private copy of the simulator, which must have been reset once.
 
-    Steps run on the host one after the other: exact, not fast. Environments that call JAX while they step (to render, say)
+    Steps run on the host one after the other: exact, not fast. A step that raises, say because the policy has made an action
+    of NaN, is not sound, and the shield overrides. Environments that call JAX while they step (to render, say)
     cannot be used here.
     """
     base: Any = env.unwrapped
@@ -50,6 +51,13 @@ def simulator_dynamics(env: gym.Env) -> Dynamics:
     )
 
     def on_host(seed: Any, bits: Any, action: Any) -> tuple[SimulatorState, np.ndarray, np.ndarray]:
+        try:
+            return play(seed, bits, action)
+        except Exception:  # As unsound as NaN, and it must not keep the shield from overriding.
+            broken = example._replace(sound=np.float32(np.nan))
+            return broken, np.zeros((1, len(base.atoms)), bool), np.array(True)
+
+    def play(seed: Any, bits: Any, action: Any) -> tuple[SimulatorState, np.ndarray, np.ndarray]:
         base.set_state(unpack(np.asarray(bits), layout))
         base.np_random = np.random.default_rng(np.asarray(seed))
         observation, reward, terminated, _, info = base.step(np.asarray(action))

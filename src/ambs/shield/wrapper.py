@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ambs.forks import refuse_after_fork
+from ambs.shield.actions import allowed, last_resort, outside, proposal
+from ambs.shield.decide import Decision, Reason
 from ambs.shield.runtime import Parts, shield
 from ambs.shield.simulator import simulator_state
 from ambs.streams import at, stream
@@ -17,7 +20,12 @@ from ambs.streams import at, stream
 class Shielded(gym.Wrapper):
     """`step(action)` proposes; the shield decides; `info["shield"]` holds the `Decision` and `info["action"]` what was done.
 
-    The action of last resort is the environment's `fallback_action`, if it declares one and `parts` does not.
+    A proposal beyond the bounds of the action space is cut to them before the shield looks at it. One that is no action at
+    all, and an observation or labels outside what the environment declares, are refused: the backup policy acts, and
+    `info["refused"]` says what is wrong. The backup's action is cut, too, and whatever is to be executed is checked last: what
+    is not in the action space is replaced by the action of last resort.
+
+    That is the environment's `fallback_action`, if it declares one and `parts` does not; else zeros.
     `read_state(env, observation)` gives the state that the model in `parts` starts from; by default a snapshot of the
     environment itself, for `simulator_dynamics`. Decisions draw from the stream "shield" under `seed` and from nothing
     else, so the environment's own noise is the same with and without the shield.
@@ -32,31 +40,57 @@ class Shielded(gym.Wrapper):
         seed: int = 0,
     ) -> None:
         super().__init__(env)
+        refuse_after_fork()
         if parts.fallback is None:
             parts = dataclasses.replace(parts, fallback=getattr(env.unwrapped, "fallback_action", None))
         self.parts = parts
+        self._resort = last_resort(parts.fallback, env.action_space)
         self.read_state = read_state
         self._stream = stream(seed, "shield")
         self._decisions = 0
-        self._decide = jax.jit(lambda key, state, proposed, labels: shield(key, state, proposed, parts, labels))
+        self._decide = jax.jit(
+            lambda key, state, proposed, labels, usable: shield(key, state, proposed, parts, labels, usable)
+        )
         self._observation: Any = None
         self._labels: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; the shield's stream goes on."""
         self._observation, info = self.env.reset(seed=seed, options=options)
-        self._labels = info["labels"]
+        self._labels = info.get("labels")
         return self._observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Propose an action."""
         if self._observation is None:
             raise gym.error.ResetNeeded("call reset before step")
+        refuse_after_fork()
         state = jax.tree.map(lambda part: jnp.asarray(part)[None], self.read_state(self.env, self._observation))
         key = at(self._stream, self._decisions)
-        decision = self._decide(key, state, jnp.asarray(action)[None], jnp.asarray(self._labels)[None])
+        proposed, refused = proposal(action, self.env.action_space)
+        labels, unknown = self._known_labels()
+        refused = refused or unknown or outside(self._observation, self.env.observation_space)
+        wanted = jnp.asarray(self._resort if proposed is None else proposed)[None]
+        decision = self._decide(key, state, wanted, jnp.asarray(labels)[None], jnp.array([not refused]))
         self._decisions += 1
-        executed = np.asarray(decision.action[0])
+        decision, executed = self._executed(decision)
         observation, reward, terminated, truncated, info = self.env.step(executed)
-        self._observation, self._labels = observation, info["labels"]
-        return observation, reward, terminated, truncated, {**info, "shield": decision, "action": executed}
+        self._observation, self._labels = observation, info.get("labels")
+        told = {"shield": decision, "action": executed, "refused": refused}
+        return observation, reward, terminated, truncated, {**info, **told}
+
+    def _known_labels(self) -> tuple[np.ndarray, str]:
+        """The labels of the current state and nothing; or some and what is wrong with them."""
+        labels, wanted = self._labels, (len(self.parts.atoms),)
+        known = isinstance(labels, np.ndarray) and labels.dtype == bool and labels.shape == wanted
+        if known and not np.ma.is_masked(labels):
+            return labels, ""
+        return np.zeros(wanted, bool), f"the labels must be a bool array of shape {wanted}, got {str(labels)[:40]}"
+
+    def _executed(self, decision: Decision) -> tuple[Decision, np.ndarray]:
+        """The last check of all: the action as the environment takes it, in its space; and the decision that says so."""
+        executed = allowed(decision.action[0], self.env.action_space)
+        if executed is None:
+            resort: dict[str, Any] = {"overridden": np.ones(1, bool), "reason": np.array([int(Reason.NON_FINITE)])}
+            return decision._replace(action=self._resort[None], **resort), self._resort
+        return decision._replace(action=executed[None]), executed

@@ -2,6 +2,9 @@
 
 import dataclasses
 import functools
+import threading
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +13,55 @@ import jax.numpy as jnp
 import numpy as np
 
 from ambs.agent.update import Behaviour, init
-from ambs.config import Config
+from ambs.config import LARGEST, Config
+from ambs.envs.vector import LabelledVectorEnv
 from ambs.errors import UserError
+from ambs.forks import refuse_after_fork
 from ambs.presets import changed, from_dict
 from ambs.shield.decide import Decision, Reason
 from ambs.training import checkpoint
 from ambs.training.act import Carry, Player, initial_carry
 from ambs.training.arrays import restore
+from ambs.training.binding import check_bound
 from ambs.training.interface import Interface
-from ambs.training.loop import compiled_act, default_thresholds
+from ambs.training.loop import compiled_act, default_thresholds, make_envs
+from ambs.training.ranges import check_level, check_thresholds, executed
 from ambs.training.run_folder import RunFolder
 from ambs.training.snapshot import check_meta, fitting
+from ambs.training.worlds import worlds_of
+
+LARGEST_BATCH = 1_000_000
+BUSY = "this agent is deciding in another thread at the moment: load one for each thread"
 
 
 class Agent:
     """Policies, world model and shield of a run; stateful: remembers what it has seen of the present episodes."""
 
-    def __init__(self, player: Player, interface: Interface, config: Config) -> None:
+    def __init__(
+        self,
+        player: Player,
+        interface: Interface,
+        config: Config,
+        worlds: Callable[[int], LabelledVectorEnv] | None = None,
+    ) -> None:
+        """`worlds` makes so many environments to play in; None: those of the settings, whosever they are."""
         self.player, self.interface, self.config = player, interface, config
+        self.worlds = worlds or functools.partial(make_envs, config)
+        self._lock = threading.Lock()
         self.start()
 
     def start(self, batch: int = 1, seed: int = 0, *, shield: bool | None = None, policy: str = "task") -> "Agent":
-        """Begin `batch` episodes at once. `shield`: as trained, unless given; `policy`: task or backup."""
+        """Begin `batch` episodes at once. `shield`: as trained, unless given; `policy`: task or backup.
+
+        The episodes belong to the thread that acts in them first; another one is refused until it calls `start` itself.
+        """
+        refuse_after_fork()
+        if self._lock.locked():
+            raise UserError(BUSY)
+        if not isinstance(batch, int | np.integer) or not 1 <= batch <= LARGEST_BATCH:
+            raise UserError(f"batch must be a whole number from 1 to {LARGEST_BATCH}, got {batch}")
+        if not isinstance(seed, int | np.integer) or not 0 <= seed <= LARGEST:
+            raise UserError(f"seed must be a whole number from 0 to {LARGEST}, got {seed}")
         if policy not in ("task", "backup"):
             raise UserError(f"policy must be task or backup, got {policy!r}")
         self.batch, self.root, self.steps = batch, jax.random.key(seed), 0
@@ -39,6 +69,7 @@ class Agent:
         self._act = compiled_act(self.config, self.shielded, policy)
         self._carry: Carry = initial_carry(self.player, batch)
         self._first = np.ones(batch, bool)
+        self._thread: int | None = None
         self.refused = ""
         """What was wrong with the last observation, if it was refused."""
         return self
@@ -52,11 +83,14 @@ class Agent:
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.
             player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))
-        return Agent(player, self.interface, config)
+        return Agent(player, self.interface, config, self.worlds)
 
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""
-        self._first = self._first | np.asarray(which, bool)
+        ended = np.asarray(which)
+        if ended.dtype != np.bool_ or ended.shape != (self.batch,):
+            raise UserError(f"restart takes {self.batch} truth values, got {ended.dtype} of shape {ended.shape}")
+        self._first = self._first | ended
 
     def act(self, observation: Any, labels: Any = None) -> Decision:
         """Decide on observations as the environment gives them, `[batch, …]`, or a single one if the batch is one.
@@ -64,11 +98,32 @@ class Agent:
         The decision's actions are the environment's. `labels` bool `[batch, atoms]` are those of the current states, if
         they are known; else the shield goes by what the model makes of the observation.
 
-        An observation that is not finite, or not of the shape and kind that the agent was trained on, is refused: memory
-        stays as it was, the backup policy acts on the last good state, and `refused` says what is wrong.
+        An observation that is not finite, lies outside the bounds of its space, has masked entries, or is not of the shape and
+        kind that the agent was trained on, is refused: memory stays as it was, the backup policy acts on the last good
+        state, and `refused` says what is wrong.
         """
+        self._claim()
+        try:
+            return self._decide(observation, labels)
+        finally:
+            self._lock.release()
+
+    def _claim(self) -> None:
+        """Take the lock; refuse a second thread, whose episodes would get mixed up with those of the first."""
+        refuse_after_fork()
+        mine = threading.get_ident()
+        if not self._lock.acquire(blocking=False):
+            raise UserError(BUSY)
+        if self._thread not in (None, mine):
+            self._lock.release()
+            raise UserError("this agent acts in episodes of another thread: load one for each, or call start first")
+        self._thread = mine
+
+    def _decide(self, observation: Any, labels: Any) -> Decision:
         parts, self.refused = self._checked(observation)
         usable = np.full(self.batch, not self.refused)
+        if "vector" in parts and not self.refused:
+            self._refuse_outside(parts["vector"], usable)
         self._carry, decision = self._act(
             self.player,
             self._carry,
@@ -81,9 +136,7 @@ class Agent:
             usable,
         )
         for name, part in parts.items():
-            bad = (
-                [] if self.refused else np.flatnonzero(~np.isfinite(part.reshape(self.batch, -1)).all(axis=1)).tolist()
-            )
+            bad = np.flatnonzero(usable & ~np.isfinite(part.reshape(self.batch, -1)).all(axis=1)).tolist()
             if bad:
                 usable[bad] = False
                 self.refused = f"the {name} of observation {bad[0]} is not finite"
@@ -91,8 +144,7 @@ class Agent:
         self.steps += 1
         decision = jax.device_get(decision)
         self.raw_action, self.raw_proposed = decision.action, decision.proposed
-        to_env = self.interface.to_env
-        return decision._replace(action=to_env(decision.action), proposed=to_env(decision.proposed))
+        return executed(self.interface, decision)
 
     @property
     def memory(self) -> Carry:
@@ -119,6 +171,8 @@ class Agent:
         if labels is None:
             return None
         wanted = (self.batch, len(self.interface.spec.atoms))
+        if np.ma.is_masked(labels):
+            raise UserError("labels must be known or None, and some of these are masked")
         known = np.asarray(labels)
         if known.dtype != np.bool_ or known.shape not in (wanted, wanted[1:] if self.batch == 1 else wanted):
             raise UserError(f"labels must be truth values of shape {wanted}, got {known.dtype} of shape {known.shape}")
@@ -135,6 +189,14 @@ class Agent:
             kinds = {"image": np.uint8, "vector": np.float32}
             return {name: np.zeros((self.batch, *shape), kinds[name]) for name, shape in wanted.items()}, str(error)
 
+    def _refuse_outside(self, vector: np.ndarray, usable: np.ndarray) -> None:
+        """Take note of vectors that are finite and lie outside the bounds of their space."""
+        outside = np.isfinite(vector).all(axis=1) & ~self.interface.within(vector)
+        if outside.any():
+            usable[outside] = False
+            number = int(np.flatnonzero(outside)[0])
+            self.refused = f"the vector of observation {number} lies outside the bounds of its space"
+
     def _typed(self, observation: Any, wanted: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         raw = observation if isinstance(observation, dict) else {"only": observation}
         if self.interface.spec.observation.unseen:
@@ -144,6 +206,8 @@ class Agent:
         sizes = {len(shape): (name, shape) for name, shape in wanted.items()}
         found: dict[str, np.ndarray] = {}
         for part in raw.values():
+            if np.ma.is_masked(part):
+                raise UserError("an observation must be whole, and entries of this one are masked")
             try:
                 array = np.asarray(part)
             except Exception as error:
@@ -168,18 +232,31 @@ def _in_force(config: Config, level: np.ndarray | None) -> Config:
     """The settings with the level that the last calibration put in force."""
     if level is None:
         return config
-    levels = config.shield.levels()
-    number = int(level)
-    if not 0 <= number < len(levels):
-        raise UserError(f"its level in force is number {number} of {len(levels)}")
-    return dataclasses.replace(config, shield=config.shield.at_level(levels[number]))
+    return dataclasses.replace(
+        config, shield=config.shield.at_level(config.shield.levels()[check_level(level, config)])
+    )
 
 
-def load(run: Path | str, frames: int | None = None) -> Agent:
-    """The agent of a run folder: its newest intact checkpoint, or the one at `frames`; all but what only learning needs."""
+def load(
+    run: Path | str,
+    frames: int | None = None,
+    *,
+    env: str | None = None,
+    trust: bool = False,
+    say: Callable[[str], Any] = warnings.warn,
+) -> Agent:
+    """The agent of a run folder: its newest intact checkpoint, or the one at `frames`; all but what only learning needs.
+
+    A checkpoint that was saved with other settings is refused, and one that does not tell is, too, unless you `trust` it.
+    To play it in an environment that is none of ours, whose name the folder has, name that again as `env` or trust the folder.
+    `say` gets a sentence about each damaged checkpoint that was passed over, and about what was trusted.
+    """
+    refuse_after_fork()
     folder = RunFolder.open(Path(run))
     config = from_dict(folder.config)
     found = checkpoint.load(folder.checkpoints, frames, chunks=False)
+    for sentence in (*found.skipped, *check_bound(found, folder, config, trust=trust)):
+        say(sentence)
     check_meta(found)
     with fitting(found):
         interface = Interface.from_dict(found.meta["interface"])
@@ -190,6 +267,8 @@ def load(run: Path | str, frames: int | None = None) -> Agent:
         parts = restore(wanted, arrays)
         memory = {"thresholds": jnp.zeros(len(parts["model"].trace_formula()[1]))}
         thresholds = restore(memory, {"thresholds": found.groups["memory"]["thresholds"]})["thresholds"]
+        check_thresholds(thresholds)
         config = _in_force(config, found.groups["memory"].get("level"))
     behaviour: Behaviour = parts["behaviour"]
-    return Agent(Player(parts["model"], behaviour.actors, behaviour.critics, thresholds), interface, config)
+    player = Player(parts["model"], behaviour.actors, behaviour.critics, thresholds)
+    return Agent(player, interface, config, functools.partial(worlds_of, config, env, trust))

@@ -16,6 +16,7 @@ from ambs.training.arrays import Arrays, flatten, restore, to_bytes
 from ambs.training.files import TEMPORARY, reason, sync_folder, write_atomic, write_synced
 from ambs.training.manifest import (
     FOLDER,
+    FORMAT,
     NAME,
     SUFFIX,
     DamagedError,
@@ -47,6 +48,7 @@ class Checkpoint:
     """By name a function that reads the chunk, verifying it again."""
     lost: dict[str, str] = field(default_factory=dict)
     """By name what is wrong with a chunk; not empty only where no checkpoint is intact with all its chunks."""
+    format: int = FORMAT
     skipped: tuple[str, ...] = ()
     """A sentence for each newer checkpoint that is damaged and was passed over."""
 
@@ -297,7 +299,7 @@ def _open(path: Path, *, chunks: bool) -> Checkpoint:
         return read
 
     readers = {name: reader(*piece) for name, piece in pieces.items() if name not in lost}
-    return Checkpoint(path, manifest["step"], groups, manifest["meta"], readers, lost)
+    return Checkpoint(path, manifest["step"], groups, manifest["meta"], readers, lost, manifest["format"])
 
 
 def _check_memory(path: Path, manifest: Mapping[str, Any]) -> None:

@@ -22,7 +22,6 @@ from ambs.shield.decide import Reason
 from ambs.streams import at, stream
 from ambs.training.agent import Agent
 from ambs.training.futures import Futures, imagine_again
-from ambs.training.loop import make_envs
 from ambs.training.truth import FUTURES, Situation, safe_futures
 from ambs.training.twins import Moment, Twin, roll_twins
 
@@ -115,7 +114,7 @@ class Details:
         usable = [moment for moment in moments if moment.snapshot is not None]
         if not usable:
             return [None] * len(moments)
-        self._spare = self._spare or make_envs(self.agent.config, size)
+        self._spare = self._spare or self.agent.worlds(size)
         try:
             rolled = iter(roll_twins(self.agent, self._spare, usable, self.agent.config.shield.horizon))
         except (UserError, RunError):

@@ -12,7 +12,7 @@ from ambs.shield.decide import Decision
 from ambs.streams import stream
 from ambs.training.accounting import Accounts
 from ambs.training.agent import Agent
-from ambs.training.loop import make_envs
+from ambs.training.interface import interface
 
 Side = Literal["on", "off"]
 Policy = Literal["task", "backup", "random"]
@@ -54,13 +54,24 @@ def evaluate(
         raise UserError(f"episodes must be at least 1, got {episodes}")
     rows: list[dict[str, Any]] = []
     size, end = min(episodes, batch or LARGEST_BATCH), begin + episodes
-    envs = make_envs(agent.config, size)
+    envs = agent.worlds(size)
     try:
+        _refuse_another_world(agent, envs)
         for first in range(begin, end, size):
             rows += _batch(agent, envs, first, min(size, end - first), seed, shield, policy, on_step, watch)
     finally:
         envs.close()
     return rows
+
+
+def _refuse_another_world(agent: Agent, envs: Any) -> None:
+    """Refuse an environment whose Ψ, atoms or actions are not those the agent was made for: its shield would guard another."""
+    ours, theirs = interface(envs, agent.config).to_dict(), agent.interface.to_dict()
+    for name in ("atoms", "psi", "actions", "discrete", "low", "high"):
+        if ours[name] != theirs[name]:
+            raise UserError(
+                f"the environment is not what it was: its {name} is {ours[name]}, and the agent's is {theirs[name]}"
+            )
 
 
 def _batch(

@@ -112,8 +112,12 @@ def reason(error: OSError) -> str:
 
 
 def to_json(value: Any, *, indent: int | None = 1) -> bytes:
-    """UTF-8 JSON; NaN and infinity are a ValueError. NumPy and JAX values become numbers and lists."""
-    return json.dumps(value, indent=indent, allow_nan=False, default=_plain, ensure_ascii=False).encode()
+    """UTF-8 JSON; NaN and infinity are a ValueError. NumPy and JAX values become numbers and lists.
+
+    Bytes of a path that are no UTF-8, which Python has as halves of surrogate pairs, are written as JSON's own escapes.
+    """
+    text = json.dumps(value, indent=indent, allow_nan=False, default=_plain, ensure_ascii=False)
+    return text.encode(errors="backslashreplace")
 
 
 def finite(value: Any) -> Any:

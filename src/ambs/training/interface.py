@@ -13,6 +13,7 @@ from ambs.errors import UserError
 from ambs.spec.formula import Atoms
 from ambs.spec.parser import parse_formula
 from ambs.training.files import to_json
+from ambs.training.ranges import check_interface
 from ambs.world_model.loss import Sequence
 from ambs.world_model.model import Spec
 from ambs.world_model.vision import ObservationSpec
@@ -33,6 +34,8 @@ class Interface:
     low: np.ndarray
     """Bounds of continuous actions `[actions]`; the policy's −1 … 1 is stretched to them."""
     high: np.ndarray
+    seen: tuple[np.ndarray, np.ndarray] | None = None
+    """Bounds of the observed vector, ±∞ where there are none; None: not known."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for a checkpoint: an agent can be loaded where its environment is not."""
@@ -42,11 +45,13 @@ class Interface:
             "atoms": list(spec.atoms.names), "psi": str(spec.psi), "frames": spec.frames, "cost": spec.cost,
             "fallback": None if spec.fallback is None else list(spec.fallback), "discrete": self.discrete,
             "low": self.low.tolist(), "high": self.high.tolist(),
+            "seen": None if self.seen is None else [_finite(bound) for bound in self.seen],
         }  # fmt: skip
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Interface":
-        """What `to_dict` wrote."""
+        """What `to_dict` wrote; a UserError if anything in it is out of range."""
+        check_interface(data)
         atoms = Atoms(tuple(data["atoms"]))
         spec = Spec(
             observation=_observation_spec(data["observation"]),
@@ -57,13 +62,14 @@ class Interface:
             cost=data["cost"],
             fallback=None if data["fallback"] is None else tuple(data["fallback"]),
         )
-        return cls(spec, data["discrete"], np.array(data["low"]), np.array(data["high"]))
+        return cls(spec, data["discrete"], np.array(data["low"]), np.array(data["high"]), _seen(data.get("seen")))
 
     def as_surveyed(self, known: "Interface") -> "Interface":
         """This one with the other's standardisation of observations; a UserError if they differ in anything else.
 
         The bounds stay ours: a checkpoint has them as decimal numbers, and another dtype would round actions otherwise.
         """
+        known = replace(known, seen=self.seen) if known.seen is None else known
         surveyed = replace(self, spec=self.spec._replace(observation=known.spec.observation))
         ours, theirs = (json.loads(to_json(one.to_dict())) for one in (surveyed, known))
         ours["observation"] |= {part: getattr(self.spec.observation, part) for part in _KINDS}
@@ -87,7 +93,33 @@ class Interface:
         if self.discrete:
             return actions.argmax(axis=-1)
         unit = actions.clip(-1.0, 1.0)
-        return (self.low + (unit + 1) / 2 * (self.high - self.low)).astype(np.float32)
+        stretched = (self.low + (unit + 1) / 2 * (self.high - self.low)).astype(np.float32)
+        return stretched.clip(*self._bounds())  # By rounding it can lie beyond them.
+
+    def allows(self, actions: np.ndarray) -> np.ndarray:
+        """Which of the environment's actions `[batch, …]` are finite and within its bounds, in single precision."""
+        if self.discrete:
+            return (actions >= 0) & (actions < self.spec.actions)
+        low, high = self._bounds()
+        return np.asarray((np.isfinite(actions) & (actions >= low) & (actions <= high)).all(axis=-1))
+
+    def last_resort(self) -> np.ndarray:
+        """The environment's action of last resort, or zeros in the model's terms; refused if it is none either."""
+        wanted = np.zeros(self.spec.actions) if self.spec.fallback is None else np.array(self.spec.fallback, float)
+        action = np.asarray(self.to_env(wanted))
+        if not (np.isfinite(wanted).all() and self.allows(action[None]).all()):
+            raise UserError(f"there is no action to fall back on: bounds {self.low} to {self.high}, fallback {wanted}")
+        return action
+
+    def within(self, vector: np.ndarray) -> np.ndarray:
+        """Which observed vectors `[batch, vector]` lie within the bounds of their space, in single precision."""
+        if self.seen is None:
+            return np.ones(vector.shape[0], bool)
+        low, high = (bound.astype(np.float32) for bound in self.seen)
+        return np.asarray(((vector >= low) & (vector <= high)).all(axis=1))
+
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.low.astype(np.float32), self.high.astype(np.float32)
 
     def random(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Uniform actions `[count, actions]` in the model's terms."""
@@ -154,7 +186,7 @@ def interface(envs: LabelledVectorEnv, config: Config) -> Interface:
             getattr(envs, "fallback_action", None), isinstance(space, spaces.Discrete), actions, low, high
         ),
     )
-    return Interface(spec, isinstance(space, spaces.Discrete), low, high)
+    return Interface(spec, isinstance(space, spaces.Discrete), low, high, _bounds_seen(envs.single_observation_space))
 
 
 def survey(envs: LabelledVectorEnv, plain: Interface, seed: int) -> Interface:
@@ -196,10 +228,37 @@ def _fallback(action: Any, discrete: bool, actions: int, low: np.ndarray, high: 
     if action is None:
         return None
     if discrete:
+        if not 0 <= int(action) < actions:
+            raise UserError(f"fallback_action must be one of the {actions} actions, got {action}")
         values = np.eye(actions)[int(action)]
+    elif not ((np.asarray(action) >= low) & (np.asarray(action) <= high)).all():
+        raise UserError(f"fallback_action must lie within the action space, {low} to {high}, got {action}")
     else:
         values = 2 * (np.asarray(action, float) - low) / np.where(high > low, high - low, 1) - 1
     return tuple(float(value) for value in values)
+
+
+def _finite(bound: np.ndarray) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in bound]
+
+
+def _seen(data: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """What `_finite` made of bounds."""
+    if data is None:
+        return None
+    low, high = (
+        np.array([limit if value is None else value for value in part], float)
+        for part, limit in zip(data, (-np.inf, np.inf), strict=True)
+    )
+    return low, high
+
+
+def _bounds_seen(space: spaces.Space) -> tuple[np.ndarray, np.ndarray] | None:
+    """Bounds of the part of an observation that is a vector."""
+    for part in space.values() if isinstance(space, spaces.Dict) else (space,):
+        if isinstance(part, spaces.Box) and len(part.shape) == 1:
+            return part.low.astype(float), part.high.astype(float)
+    return None
 
 
 def _observation(space: spaces.Space) -> ObservationSpec:

@@ -1,4 +1,4 @@
-"""One writer for a run folder: an exclusive `flock` on its `config.json`, which is never replaced once it is there.
+"""One writer for a run folder: an exclusive `flock` on its `config.json`, which nobody but the writer ever replaces.
 
 The kernel drops the lock when its holder ends, however it ends, so a dead writer's lock is no lock; nothing has to be
 cleaned up, and taking it changes no byte of the folder.

@@ -19,7 +19,9 @@ from ambs.errors import UserError
 from ambs.training.arrays import Arrays, from_bytes
 from ambs.training.files import UnfitError, hash_plain, read_plain, reason, to_json, write_synced
 
-FORMAT = 1
+FORMAT = 2
+UNBOUND = 1
+"""The format before: a checkpoint that does not say which settings it was made with."""
 MANIFEST, DIGEST, SUFFIX = "manifest.json", "manifest.sha256", ".safetensors"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 FOLDER = re.compile(r"([0-9]{12})(?:-([0-9]+))?")
@@ -66,7 +68,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"checkpoint {path.name} has format {found}, this version of ambs reads {FORMAT}: update ambs or choose an "
             "earlier step"
         )
-    if found != FORMAT or type(manifest.get("step")) is not int or not isinstance(manifest.get("meta"), dict):
+    known = type(found) is int and found in (UNBOUND, FORMAT)
+    if not known or type(manifest.get("step")) is not int or not isinstance(manifest.get("meta"), dict):
         raise DamagedError(f"{MANIFEST} is not a manifest in format {FORMAT}")
     if manifest["step"] != step_of(path):
         raise DamagedError(f"it says it is of step {manifest['step']}")

@@ -1,9 +1,11 @@
 """The folder a training run leaves behind, format 1; docs/run-folder.md is its reference. Nothing here learns."""
 
+import hashlib
 import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import socket
 import time
@@ -47,10 +49,13 @@ class RunFolder:
     memory for the next `flush`, and TensorBoard's events are then made anew. Status and checkpoints do raise it.
     """
 
-    def __init__(self, path: Path, record: dict[str, Any]) -> None:
+    def __init__(self, path: Path, data: bytes) -> None:
+        """`data`: the bytes of `config.json`."""
         self.path = path
-        self.record = record
+        self.record: dict[str, Any] = json.loads(data)
         """The contents of `config.json`."""
+        self.digest = hashlib.sha256(data).hexdigest()
+        """SHA-256 of its bytes, as they were written or found."""
         self.log_error: str | None = None
         """The last error while logging, in words."""
         self._lines = {name: _Lines(path / name) for name in PREFIXES}
@@ -81,7 +86,7 @@ class RunFolder:
         except ValueError as error:
             raise UserError("the settings of a run must be finite numbers") from error
         path = _claim(root, f"{_safe(env)}-{_safe(method)}-s{seed}-{now:%Y%m%d-%H%M%S}")
-        run = cls(path, json.loads(data))
+        run = cls(path, data)
         try:
             run._fill(data)
         except OSError as error:
@@ -114,10 +119,39 @@ class RunFolder:
 
     def claim(self) -> None:
         """Become the folder's only writer, until `close`; a UserError if somebody else is."""
+        if self._lock is not None:
+            return
         try:
-            self._lock = self._lock or lock(self.path / CONFIG)
+            self._lock = lock(self.path / CONFIG)
         except Held as error:
             raise Held(f"{error}{self._writer()}") from None
+        # Whoever has written meanwhile may have replaced the file, and what is locked then is none.
+        if RunFolder.open(self.path).digest != self.digest:
+            self.unlock()
+            raise UserError(f"{self.path / CONFIG} has changed while it was read: try again")
+
+    def extend(self, frames: int) -> None:
+        """Change, for good, to how many frames the run goes; only for the writer.
+
+        `config.json` is replaced as a whole, the lock with it, and keeps the digest of what it was under `earlier`, by which the
+        checkpoints made until now are still known to be its own.
+        """
+        record = json.loads(to_json(self.record))
+        record["config"]["training"]["frames"] = frames
+        record["earlier"] = [*record.get("earlier", []), self.digest]
+        data, temporary = to_json(record), self.path / f"{TEMPORARY}{CONFIG}"
+        write_synced(temporary, data)
+        new = lock(temporary)
+        try:
+            os.replace(temporary, self.path / CONFIG)
+        except BaseException:
+            new.release()
+            temporary.unlink(missing_ok=True)
+            raise
+        self.unlock()
+        self._lock = new
+        sync_folder(self.path)
+        self.record, self.digest = record, hashlib.sha256(data).hexdigest()
 
     def _writer(self) -> str:
         """Who wrote the status last, in words."""
@@ -131,7 +165,8 @@ class RunFolder:
     def open(cls, path: Path) -> "RunFolder":
         """An existing run, to read or to go on with; nothing is changed before something is logged."""
         try:
-            record = json.loads(read_plain(path / CONFIG))
+            data = read_plain(path / CONFIG)
+            record = json.loads(data)
         except OSError as error:
             raise UserError(f"{path} is not a run folder ({reason(error)}){_inside(path)}") from error
         except (ValueError, RecursionError) as error:
@@ -141,12 +176,18 @@ class RunFolder:
             raise UserError(f"{path} has run format {found}, this version of ambs reads {FORMAT}: please update ambs")
         if found != FORMAT or not isinstance(record.get("config"), dict):
             raise UserError(f"{path / CONFIG} is not the settings of a run in format {FORMAT}")
-        return cls(path, record)
+        return cls(path, data)
 
     @property
     def config(self) -> dict[str, Any]:
         """The resolved settings."""
         return self.record["config"]
+
+    @property
+    def words(self) -> str:
+        """The folder as a command names it, with its environment where that is none of ours and must be named, too."""
+        env = self.config.get("env")
+        return f"{self.path} --env {shlex.quote(env)}" if isinstance(env, str) and ":" in env else str(self.path)
 
     @property
     def checkpoints(self) -> Path:
@@ -398,8 +439,10 @@ def _claim(root: Path, name: str) -> Path:
             with suppress(FileExistsError):
                 path.mkdir()
                 return path
-    except OSError as error:
+    except (FileExistsError, NotADirectoryError) as error:
         raise UserError(f"no run folder can be made in {root} ({reason(error)})") from error
+    except OSError as error:
+        raise RunError(f"no run folder can be made in {root} ({reason(error)})", DISK_FAILED) from error
     raise UserError(f"{root} already holds 10,000 runs called {name}")
 
 

@@ -12,14 +12,17 @@ import jax
 
 from ambs.config import Config
 from ambs.errors import DISK_FAILED, RunError, UserError
-from ambs.presets import from_dict, to_dict
+from ambs.forks import refuse_after_fork
+from ambs.presets import changed, from_dict, to_dict
 from ambs.training import checkpoint
-from ambs.training.files import reason
+from ambs.training.binding import SETTINGS, bind, check_bound
+from ambs.training.files import finite, reason, to_json, write_atomic
 from ambs.training.interface import Interface
 from ambs.training.loop import Diverged, Listener, Row, Trainer
 from ambs.training.run_folder import RunFolder
 from ambs.training.snapshot import capture, check_meta, fitting, reinstate
 from ambs.training.stopping import stopping
+from ambs.training.worlds import check_world
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
 
@@ -58,9 +61,7 @@ class Session:
                 if every and trainer.accounts.frames // every > self.marked // every and not trainer.finished:
                     self.save()
             state = FINISHED if trainer.finished else INTERRUPTED
-            self.save()
-            with self.folder.forgiving():
-                self._status(state)
+            self.save(state)
         except BaseException as error:
             self.folder.flush()
             with suppress(OSError):
@@ -79,11 +80,12 @@ class Session:
         """What is left of a run that failed."""
         if self.saved is None:
             return f"there is no checkpoint in {self.folder.path} to go on from"
-        return f"the checkpoint of frame {self.saved} is whole: ambs resume {self.folder.path}"
+        return f"the checkpoint of frame {self.saved} is whole: ambs resume {self.folder.words}"
 
-    def save(self) -> Path:
-        """Write a checkpoint of this moment."""
+    def save(self, state: str = "running") -> Path:
+        """Write a checkpoint of this moment; `state` is what is to be said of the run."""
         groups, meta, pieces = capture(self.trainer)
+        meta[SETTINGS] = bind(self.folder)
         frames = self.trainer.accounts.frames
         try:
             meta["positions"] = self.folder.positions()
@@ -99,7 +101,7 @@ class Session:
             raise RunError(f"a checkpoint could not be written ({reason(error)})", DISK_FAILED) from error
         self.saved = self.marked = frames
         with self.folder.forgiving():
-            self._status("running")
+            self._status(state)
         return path
 
     def _metrics(self, row: Row) -> None:
@@ -154,6 +156,7 @@ def start(
     stop: threading.Event | None = None,
 ) -> Session:
     """A new run in a folder of its own under `out`; if it cannot be started, no folder is left."""
+    refuse_after_fork()
     if config.training.wandb:
         _import_wandb()
     trainer = Trainer(config)
@@ -178,20 +181,32 @@ def start(
 
 
 def reopen(
-    run: Path, *, on_metrics: Callable[[Row], None] | None = None, stop: threading.Event | None = None
+    run: Path,
+    *,
+    frames: int | None = None,
+    env: str | None = None,
+    trust: bool = False,
+    on_metrics: Callable[[Row], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> tuple[Session, tuple[str, ...]]:
     """A run that goes on from its newest intact checkpoint, and a sentence about everything damaged that it does without.
 
-    Nothing in the folder is changed before the checkpoint has proved to fit.
+    With `frames` it goes to so many, now and whenever it is resumed again. With `trust` a checkpoint that does not say
+    which settings it was made with will do, too. An environment that is none of ours must be named again, as `env`, unless
+    the folder is trusted. Nothing in the folder is changed before the checkpoint has proved to fit.
     """
+    refuse_after_fork()
     folder = RunFolder.open(run)
     config = from_dict(folder.config)
+    check_world(config, env, trust=trust)
     folder.claim()
     with suppress(UserError):  # Rows that are missing do not come back.
         folder.log_error = folder.read_status().get("log_error")
     trainer: Trainer | None = None
     try:
         found = checkpoint.load(folder.checkpoints)
+        unsure = check_bound(found, folder, config, trust=trust)
+        config = config if frames is None else changed(config, {"training": {"frames": frames}})
         _refuse_finished(found, run, config)
         if config.training.wandb:
             _import_wandb()
@@ -205,13 +220,16 @@ def reopen(
         try:
             checkpoint.rewind(folder.checkpoints, found.step)
             folder.cut(found.meta["positions"])
+            if config != from_dict(folder.config):
+                folder.extend(config.training.frames)
+                session.save()  # Of the same moment, with the digest of the settings as they are now.
         except OSError as error:
             raise RunError(
                 f"{run} could not be brought back to its checkpoint of frame {found.step} ({reason(error)}), which is whole: "
                 "try again",
                 DISK_FAILED,
             ) from error
-        return session, _without(found, trainer)
+        return session, (*unsure, *_without(found, trainer))
     except BaseException:
         folder.unlock()
         if trainer is not None:
@@ -236,7 +254,19 @@ def _without(found: checkpoint.Checkpoint, trainer: Trainer) -> tuple[str, ...]:
 def _refuse_finished(found: checkpoint.Checkpoint, run: Path, config: Config) -> None:
     check_meta(found)
     if found.meta["totals"]["frames"] >= config.training.frames:
-        raise UserError(f"{run} is finished: all {config.training.frames} frames are played")
+        _correct_status(run)
+        raise UserError(
+            f"{run} is finished: all {config.training.frames} frames are played; --frames lets it go on for longer"
+        )
+
+
+def _correct_status(run: Path) -> None:
+    """Say `finished` of a run that was killed after its last checkpoint, before it could."""
+    folder = RunFolder.open(run)
+    with suppress(UserError, OSError):
+        status = folder.read_status()
+        if status["state"] == "running":
+            write_atomic(run / "status.json", to_json(finite(status | {"state": FINISHED})))
 
 
 def train(config: Config, out: Path | str = "runs", *, on_metrics: Callable[[Row], None] | None = None) -> Path:

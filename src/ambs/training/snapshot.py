@@ -9,15 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from ambs.agent.networks import CRITICS
+from ambs.config import LARGEST
 from ambs.errors import UserError
 from ambs.training.arrays import flatten, restore
 from ambs.training.checkpoint import Checkpoint
 from ambs.training.loop import Trainer
+from ambs.training.ranges import check_level, check_thresholds
 
 Arrays = dict[str, np.ndarray]
 
 _COUNTERS = ("turns", "updates", "calibrated", "skipped", "bad_run", "logged", "replay_rows")
 _TABLES = ("totals", "last_totals", "sums", "label_quality", "interface", "positions")
+MOST = 2**31 - 1
+"""Turns, updates and whatever else is counted on the device."""
 _GROUPS = ("learned", "memory", "accounts", "envs", "replay")
 
 
@@ -66,10 +70,15 @@ def reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
 def check_meta(checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is intact, but not one of a trainer."""
     meta = checkpoint.meta
-    wrong = [name for name in _COUNTERS if type(meta.get(name)) is not int or meta[name] < 0]
+    most = {"logged": LARGEST}
+    wrong = [
+        name for name in _COUNTERS if type(meta.get(name)) is not int or not 0 <= meta[name] <= most.get(name, MOST)
+    ]
     wrong += [name for name in _TABLES if not isinstance(meta.get(name), dict)]
     for name in ("totals", "last_totals", "positions"):
-        if name not in wrong and any(type(value) is not int or value < 0 for value in meta[name].values()):
+        if name not in wrong and any(
+            type(value) is not int or not 0 <= value <= LARGEST for value in meta[name].values()
+        ):
             wrong.append(name)
     if "totals" not in wrong and "frames" not in meta["totals"]:
         wrong.append("totals")
@@ -95,11 +104,33 @@ def fitting(checkpoint: Checkpoint) -> Iterator[None]:
         raise UserError(f"{checkpoint.path} does not fit this run ({type(error).__name__}: {error})") from error
 
 
+def _check_progress(trainer: Trainer, meta: dict[str, Any]) -> None:
+    """Refuse counters that contradict each other: a run would go on for ever to make up for updates that were never due."""
+    training, totals = trainer.config.training, meta["totals"]
+    steps, turns = totals.get("agent_steps", -1), meta["turns"]
+    due = training.updates_due(max(0, steps - training.prefill))
+    # No update falls behind for longer than it takes to fill a window.
+    most = max(training.train_ratio, training.early_ratio or 0.0) / (training.batch * training.length)
+    behind = (4 * training.length + 4) * training.envs * most + 64 + 2 * trainer.per_call
+    for name, right in (
+        ("agent_steps", 0 <= steps <= turns * training.envs),
+        ("frames", totals["frames"] <= steps * training.action_repeat),
+        ("replay_rows", meta["replay_rows"] == turns),
+        ("updates", due - meta["updates"] <= behind),
+    ):
+        if not right:
+            value = totals.get(name, meta.get(name))
+            raise UserError(f"its {name} cannot be {value} after {turns} turns and {meta['updates']} updates")
+
+
 def _reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
     groups, meta = checkpoint.groups, checkpoint.meta
+    _check_progress(trainer, meta)
     trainer.learned = restore(trainer.learned, groups["learned"])
     memory = restore(_memory(trainer), groups["memory"])
-    trainer.level = jnp.asarray(memory["level"]) if "level" in memory else None
+    check_thresholds(memory["thresholds"])
+    if "level" in memory:
+        trainer.level = jnp.asarray(check_level(memory["level"], trainer.config), jnp.int32)
     trainer.carry, trainer.thresholds = memory["carry"], jnp.asarray(memory["thresholds"])
     trainer.row = jax.tree.map(np.asarray, memory["row"])
     accounts = restore({**trainer.accounts.open, "labels": trainer.labels}, groups["accounts"])

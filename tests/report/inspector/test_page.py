@@ -10,7 +10,7 @@ import pytest
 from ambs.errors import UserError
 from ambs.report.inspector.audit import audit
 from ambs.report.inspector.recording import read
-from ambs.report.inspector.write import pages
+from ambs.report.inspector.write import look_through, pages
 from ambs.shield.config import ShieldConfig
 from ambs.shield.decide import Reason, replay, rule
 from tests.report.inspector.recordings import SETTINGS, changed, make_recording
@@ -42,7 +42,7 @@ def recorded(tmp_path_factory):
     changed(bare, root / "bare", without=places)
     make_recording(root / "off", name="episode-0000-off", shield=False)
     for folder in root.iterdir():
-        pages([read(path) for path in folder.glob("*.npz")], folder)
+        pages(look_through(list(folder.glob("*.npz")))[0], folder)
     return root
 
 

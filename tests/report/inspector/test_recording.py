@@ -2,8 +2,10 @@
 
 import base64
 import csv
+import gc
 import io
 import json
+import weakref
 import zipfile
 
 import numpy as np
@@ -15,7 +17,7 @@ from ambs.errors import UserError
 from ambs.report.inspector.audit import BACKUP, FALSE_ALARM, MISS, OPTIMIST, as_csv, audit
 from ambs.report.inspector.data import LARGEST_PAGE, page_data
 from ambs.report.inspector.document import document
-from ambs.report.inspector.recording import Recording, read
+from ambs.report.inspector.recording import LARGEST, Recording, read
 from tests.report.inspector.recordings import changed, make_recording
 
 
@@ -139,6 +141,7 @@ def test_damage_gets_a_sentence(path, tmp_path):
         ({"settings": settings | {"failure_probability": 1e-200}}, "failure_probability must be a probability"),
         ({"settings": settings | {"cost": 10**400}}, "cost must be"), ({"thresholds": [10**400]}, "thresholds must"),
         ({"settings": []}, "does not describe"), ({"thresholds": 1}, "thresholds must"), ({"reasons": [1]}, "reasons must be"),
+        ({"shield": None}, "shield must be true or false"), ({"shield": "on"}, "shield must be true or false"),
     ):  # fmt: skip
         changed(path, tmp_path, facts=told)
         refusal(match)
@@ -258,3 +261,31 @@ def test_no_learning_code_is_imported():
 
     code = "import sys; import ambs.report.inspector.write, ambs.report.inspector.figure; print('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_one_recording_at_a_time(tmp_path, monkeypatch, capsys):
+    """However many there are, no more than the one that is read and the one before it are in memory."""
+    for number in range(4):
+        make_recording(tmp_path, name=f"episode-000{number}-on", steps=5)
+    alive, most = weakref.WeakSet(), []
+
+    def watched(path):
+        alive.add(found := read(path))
+        gc.collect()
+        most.append(len(alive))
+        return found
+
+    # A frozen dataclass that compares by value has no hash of its own.
+    monkeypatch.setattr(Recording, "__hash__", object.__hash__)
+    monkeypatch.setattr("ambs.report.inspector.write.read", watched)
+    assert run(capsys, tmp_path)[0] == 0
+    assert run(capsys, tmp_path, "--audit", tmp_path / "audit.csv")[0] == 0
+    assert len(most) == 4 + 4 + 4 + 4
+    assert max(most) <= 2
+
+
+def test_what_would_fill_the_memory_is_refused(path, tmp_path, monkeypatch):
+    assert LARGEST <= 1 << 29
+    monkeypatch.setattr("ambs.report.inspector.recording.LARGEST", 1000)
+    with pytest.raises(UserError, match="it claims"):
+        read(changed(path, tmp_path))

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,7 @@ def audit(recording: Recording) -> list[Entry]:
     return sorted(found, key=lambda entry: (entry.step, entry.kind))
 
 
-def as_csv(recordings: list[Recording]) -> str:
+def as_csv(recordings: Iterable[Recording]) -> str:
     """The audits of several episodes, a row for each finding."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

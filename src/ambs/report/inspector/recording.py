@@ -12,8 +12,8 @@ from ambs.errors import UserError
 from ambs.training.files import read_plain
 
 FORMAT = 2
-LARGEST = 1 << 31
-"""Bytes of one recording, unpacked."""
+LARGEST = 1 << 29
+"""Bytes of one recording, unpacked; there is never more than one in memory, or two for a moment."""
 WIDEST = 65_000
 """Pixels of a picture, or of all pictures of a film strip side by side: what a JPEG can hold."""
 MOST_TRACES, MOST_LOOKS, LONGEST = 10_000, 500, 10_000
@@ -92,19 +92,6 @@ def find(path: Path) -> list[Path]:
     return found
 
 
-def read_all(paths: list[Path]) -> tuple[list[Recording], list[str]]:
-    """The recordings that can be read, and a sentence about each that cannot; an error if none can."""
-    found, refused = [], []
-    for path in paths:
-        try:
-            found.append(read(path))
-        except UserError as error:
-            refused.append(error)
-    if not found:
-        raise refused[0]
-    return found, [str(error) for error in refused]
-
-
 def read(path: Path) -> Recording:
     """Read and check one recording."""
     facts = _facts(path.with_suffix(".json"))
@@ -160,6 +147,8 @@ def _facts(path: Path) -> dict[str, Any]:
     thresholds = facts.get("thresholds")
     if not isinstance(thresholds, list) or not all(map(_is_number, thresholds)):
         raise UserError(f"{path}: thresholds must be a list of numbers, got {_line(thresholds)}")
+    if not isinstance(facts.get("shield"), bool):
+        raise UserError(f"{path}: shield must be true or false, got {_line(facts.get('shield'))}")
     together = facts.get("together")
     facts["together"] = together if isinstance(together, int) and 1 <= together <= 10**6 else 1
     left = facts.get("left_out")

@@ -1,43 +1,73 @@
 """Pages, figures and tables of recorded episodes, on disk."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from ambs.errors import UserError
 from ambs.report.inspector.audit import as_csv, audit
 from ambs.report.inspector.document import document, headline
-from ambs.report.inspector.recording import Recording
+from ambs.report.inspector.recording import read
 from ambs.training.files import write_atomic
 
 
-def pages(recordings: list[Recording], folder: Path) -> list[tuple[Path, str]]:
-    """A page for each episode, linked to the others; the files and what is in them."""
+@dataclass(frozen=True)
+class Glance:
+    """What is kept of a recording that was looked at: its arrays are read again when they are needed, one file at a time."""
+
+    path: Path
+    name: str
+    headline: str
+    overrides: int
+    findings: int
+    shield: bool
+
+
+def look_through(paths: list[Path]) -> tuple[list[Glance], list[str]]:
+    """Glances at the recordings that can be read, and a sentence about each that cannot; an error if none can."""
+    found, refused = [], []
+    for path in paths:
+        try:
+            found.append(_glance(path))
+        except UserError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return found, [str(error) for error in refused]
+
+
+def _glance(path: Path) -> Glance:
+    recording = read(path)
+    overrides = int(recording.arrays["overridden"].sum()) if recording.decided else 0
+    findings = len(audit(recording))
+    return Glance(path, recording.name, headline(recording), overrides, findings, recording.facts["shield"])
+
+
+def pages(glances: list[Glance], folder: Path) -> list[Path]:
+    """A page for each episode, linked to the others; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [(folder / f"{recording.name}.html", headline(recording)) for recording in recordings]
-    for recording, (file, _) in zip(recordings, files, strict=True):
-        others = [(other.name, text, other == file) for other, text in files]
-        write_atomic(file, document(recording, others).encode(errors="backslashreplace"))
+    files = [folder / f"{glance.name}.html" for glance in glances]
+    for file, glance in zip(files, glances, strict=True):
+        others = [(other.name, one.headline, other == file) for other, one in zip(files, glances, strict=True)]
+        write_atomic(file, document(read(glance.path), others).encode(errors="backslashreplace"))
     return files
 
 
-def most_to_see(recordings: list[Recording]) -> Recording:
+def most_to_see(glances: list[Glance]) -> Glance:
     """The episode with the most overrides and findings; with the shield on, if there is nothing at all."""
-    return max(recordings, key=lambda one: (overrides(one) + 2 * len(audit(one)), bool(one.facts["shield"])))
+    return max(glances, key=lambda one: (one.overrides + 2 * one.findings, one.shield))
 
 
-def overrides(recording: Recording) -> int:
-    """How many actions were overridden."""
-    return int(recording.arrays["overridden"].sum()) if recording.decided else 0
-
-
-def audit_csv(recordings: list[Recording], path: Path) -> int:
+def audit_csv(glances: list[Glance], path: Path) -> int:
     """Write the audits; returns how many findings there are."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, as_csv(recordings).encode(errors="backslashreplace"))
-    return sum(len(audit(recording)) for recording in recordings)
+    text = as_csv(read(glance.path) for glance in glances)
+    write_atomic(path, text.encode(errors="backslashreplace"))
+    return sum(glance.findings for glance in glances)
 
 
-def figure(recording: Recording, step: int | None, path: Path) -> str:
+def figure(glance: Glance, step: int | None, path: Path) -> str:
     """Draw one step, by default the first override; says what was drawn."""
+    recording = read(glance.path)
     if path.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"a figure must end in .png or .svg, got {path.name}")
     if step is None:

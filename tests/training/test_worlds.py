@@ -53,6 +53,17 @@ def test_a_folder_names_no_code(evil, tmp_path, capsys):
         check_world(config, "ambs/Grid-v0")
 
 
+def test_nothing_is_imported_from_the_current_folder(tmp_path):
+    """Not even by `python -m`, which looks there first: a folder may have brought modules of well-known names."""
+    for name in ("tyro", "wandb", "rich"):
+        (tmp_path / f"{name}.py").write_text(EVIL)
+    done = subprocess.run(
+        [sys.executable, "-m", "ambs", "check", "hazard"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "executed").exists()
+
+
 def test_a_file_of_settings_names_no_code(evil, tmp_path):
     path = make(tmp_path, resolve("quickstart", changes={"env": evil}))
     with pytest.raises(UserError, match=r"--config names the environment evil_world:make.*name it yourself"):

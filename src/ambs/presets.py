@@ -51,7 +51,7 @@ def quickstart() -> Config:
 def default() -> Config:
     """The paper's tasks on one GPU in well under an hour: with what has been seen to learn there (docs/experiments.md)."""
     return Config(
-        model=ModelConfig(size="xs", learning_rate=3e-4, label_scale=10.0, open_loop=15),
+        model=ModelConfig(size="xs", learning_rate=3e-4, label_scale=10.0),
         agent=AgentConfig(learning_rate=1e-4, lag_mu=5e-6, lag_sigma=0.0),
         shield=ShieldConfig(cost=0.3),
         training=TrainingConfig(envs=16, batch=8, length=64, train_ratio=64.0, mirror=True, calibration_context=32),
@@ -100,7 +100,7 @@ def with_paper_semantics(config: Config) -> Config:
     return replace(
         config,
         semantics="paper",
-        model=replace(config.model, cost_head="two_hot", standardise=False, label_scale=1.0, open_loop=0),
+        model=replace(config.model, cost_head="two_hot", standardise=False, label_scale=1.0),
         agent=replace(
             config.agent,
             actor_grad="dynamics",

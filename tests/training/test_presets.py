@@ -22,6 +22,8 @@ def test_every_combination_survives_json(preset, semantics, method):
 
 def test_the_papers_semantics_follow_its_code():
     config = resolve("paper-scale", semantics="paper", method="plpg")
+    assert resolve("default", semantics="paper").model.label_scale == config.model.label_scale == 1.0
+    assert config.agent.backup_norm_limit * config.shield.cost == config.agent.norm_limit == 1.0
     assert (config.training.batch, config.training.length) == (16, 64)
     assert (config.model.cost_head, config.agent.actor_grad, config.training.time_limit) == (
         "two_hot",

@@ -110,6 +110,31 @@ def test_fresh_rewards_are_zero_and_two_hot_costs_too():
     assert model.heads.labels is None
 
 
+def test_two_hot_costs_stay_between_nothing_and_c():
+    """A head that is sure of 100 or of −5 says C or 0."""
+    model = make(cost_head="two_hot")
+    limit, count = model.config.widths.bin_limit, TINY.bins
+    for value, expected in ((100.0, 10.0), (-5.0, 0.0)):
+        place = round((float(symlog(jnp.asarray(value))) + limit) / (2 * limit) * (count - 1))
+        bias = jnp.full(count, -1e3).at[place].set(0.0)
+        sure = eqx.tree_at(lambda m: m.heads.cost, model, lambda _features, bias=bias: bias)
+        assert float(sure.cost(model.rssm.initial().features)) == expected
+
+
+def test_the_model_is_told_what_the_world_executes():
+    """Actions beyond ±1 lead where ±1 does, imagined and filtered."""
+    model, key = make(), fresh()
+    start, drawn = model.rssm.initial(), model.rssm.draw(key)
+    seen = jnp.ones(model.encoder.outputs)
+    for wild, executed in (([3.0, -7.0], [1.0, -1.0]), ([0.5, 1.5], [0.5, 1.0])):
+        both = (jnp.array(wild), jnp.array(executed))
+        ahead = [model.rssm.imagine(start, action, drawn) for action in both]
+        after = [model.rssm.observe(start, action, seen, jnp.array(False), drawn).latent for action in both]
+        for one, other in (ahead, after):
+            assert eqx.tree_equal(one, other)
+    assert not eqx.tree_equal(ahead[0], model.rssm.imagine(start, jnp.array([0.4, 1.0]), drawn))
+
+
 def test_kl_terms_by_hand():
     """Each side of the balance has gradients on its own side only, and none below the free nats."""
     p, q = jnp.log(jnp.array([[0.9, 0.1]])), jnp.log(jnp.array([[0.1, 0.9]]))

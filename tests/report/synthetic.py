@@ -80,5 +80,13 @@ def _foresight() -> str:
     ahead = np.where(rng.uniform(size=2000) < risk / 2, rng.choice([1, 5, 10, 20], 2000), 0)
     known, episode = Truth(ahead, np.ones(2000, bool), np.ones(2000, bool)), np.arange(2000) // 100
     figures = {**score_figures(risk, known, episode, 30), **calibration_figures(risk, known, episode)}
-    facts = {"horizon": 30, "steps": 2000, "episodes": 20, "shield_labels": "mode"}
+    facts = {
+        "horizon": 30,
+        "steps": 2000,
+        "episodes": 20,
+        "shield_labels": "mode",
+        "checkpoint": 18_000,
+        "level": 0.45,
+        "asked": 0.1,
+    }
     return json.dumps({**facts, "drawn": figures, "shield": figures})

@@ -172,6 +172,7 @@ def test_a_poisoned_batch_is_skipped_and_counted(runs):
 
 def test_a_loaded_agent_decides(runs):
     agent = ambs.load(runs[0].folder.path).start(batch=2, seed=1)
+    assert agent.frames == agent.behind(horizon=2).frames == runs[0].trainer.accounts.frames
     cells = np.eye(25, dtype=np.float32)[[0, 6]]
     decision = agent.act(cells)
     assert decision.action.shape == (2,)

@@ -26,8 +26,10 @@ from ambs.training.snapshot import check_meta, fitting
 class Agent:
     """Policies, world model and shield of a run; stateful: remembers what it has seen of the present episodes."""
 
-    def __init__(self, player: Player, interface: Interface, config: Config) -> None:
+    def __init__(self, player: Player, interface: Interface, config: Config, frames: int | None = None) -> None:
         self.player, self.interface, self.config = player, interface, config
+        self.frames = frames
+        """Frames after which its checkpoint was written; None: it comes from none."""
         self.start()
 
     def start(self, batch: int = 1, seed: int = 0, *, shield: bool | None = None, policy: str = "task") -> "Agent":
@@ -52,7 +54,7 @@ class Agent:
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.
             player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))
-        return Agent(player, self.interface, config)
+        return Agent(player, self.interface, config, self.frames)
 
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""
@@ -192,4 +194,5 @@ def load(run: Path | str, frames: int | None = None) -> Agent:
         thresholds = restore(memory, {"thresholds": found.groups["memory"]["thresholds"]})["thresholds"]
         config = _in_force(config, found.groups["memory"].get("level"))
     behaviour: Behaviour = parts["behaviour"]
-    return Agent(Player(parts["model"], behaviour.actors, behaviour.critics, thresholds), interface, config)
+    player = Player(parts["model"], behaviour.actors, behaviour.critics, thresholds)
+    return Agent(player, interface, config, found.step)

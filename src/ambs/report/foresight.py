@@ -36,7 +36,7 @@ def read_foresight(folder: Path) -> dict[str, Any] | None:
 
 
 def brief(found: dict[str, Any]) -> dict[str, Any]:
-    """Of what `read_foresight` returns, what is told beside a recorded episode: figures of the scoring nearest to the shield's."""
+    """Of what `read_foresight` returns, what is told beside a recorded episode, by the scoring nearest to the shield's."""
     scoring = found["drawn" if found["labels"] == "sample" else "shield"]
     names = ("horizon", "steps", "checkpoint", "level", "asked", "labels")
     figures = ("auroc", "flagged", "detection", "ece")

@@ -48,5 +48,6 @@ def _setting(run: Run, part: str, name: str) -> float | None:
     """A probability among the settings of a run, or None: settings are whatever a file holds."""
     settings = run.config.get(part)
     value = settings.get(name) if isinstance(settings, dict) else None
-    right = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-    return float(value) if right else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        return None
+    return float(value)

@@ -207,7 +207,7 @@ class TrainingConfig:
     shield_from: int = 0
     """Frame from which a shield that is on begins to decide; never before the prefill is over."""
     calibrate_every: int = 1000
-    """Updates between two settings of the label thresholds; 0: they stay as given."""
+    """Updates between two settings of the level in force, or of label thresholds; 0: they stay as given."""
     calibration_windows: int = 1024
     """Held-out windows for that."""
     calibration_context: int = 5

@@ -105,19 +105,22 @@ def test_the_command_measures_writes_and_prints(agent, monkeypatch, tmp_path, ca
     assert printed == json.loads((tmp_path / "foresight.json").read_text())
     assert printed["episodes"] == 4
     assert printed["horizon"] == 1
+    assert (printed["checkpoint"], printed["level"], printed["asked"]) == (None, 0.5, 0.5)
     assert [row["step"] for row in printed["by_step"]] == [1]
     assert printed["entries"]["off"]["told"] is False
     assert printed["branched"]["states"] == 2
     assert set(printed["costs"]) == {"task", "backup"}
     states = printed["states"]
     assert states["fail"] + states["safe"] == states["counted"] == printed["steps"] - states["violating_now"]
-    monkeypatch.setattr(
-        "ambs.foresight.measure.measure", lambda *_, **__: {key: printed[key] for key in printed if key != "run"}
-    )
+    blurred = {key: printed[key] for key in printed if key != "run"} | {"checkpoint": 12000, "level": 0.7}
+    monkeypatch.setattr("ambs.foresight.measure.measure", lambda *_, **__: blurred)
     with pytest.raises(SystemExit):
         main(["foresight", str(tmp_path)])
     told = capsys.readouterr().out
     assert "AUROC" in told
+    assert "checkpoint at 12,000 frames; behind its shield Δ = 0.7 is in force where Δ = 0.5 was asked for" in " ".join(
+        told.split()
+    )
     assert "not told by this world" in told
     with pytest.raises(SystemExit) as stop:
         main(["foresight", str(tmp_path), "--episodes", "0"])

@@ -26,16 +26,20 @@ def make_run(
     rows: int = 40,
     state: Any = "finished",
     names: int = 0,
+    level: float | None = None,
     config: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
-    """A run with a return that rises to its level and a constant rate of violations, both a little off by the seed."""
+    """A run with a return that rises to its level and a constant rate of violations, both a little off by the seed.
+
+    `level`: the Δ in force, with the figures of a run that calibrates it; None: a run from before there were any.
+    """
     rng = np.random.default_rng((seed, sum(map(ord, method))))
     top, rate = LEVELS.get(method, (10.0, 10.0))
     top, rate = top + rng.normal(), rate * np.exp(0.2 * rng.normal())
     shielded = method not in ("dreamer", "lag")
     settings = {
-        "shield": {"approximation_error": 0.09, "horizon": 30, "traces": 512},
+        "shield": {"safety_level": 0.1, "approximation_error": 0.09, "horizon": 30, "traces": 512},
         "training": {"frames": wanted or frames},
         "obs": "vision",
         "method": method,
@@ -54,6 +58,9 @@ def make_run(
             "labels/false_flags": 0.003, "labels/missed_onsets": 0.2, "labels/precision": 0.9, "labels/recall": 0.8,
             "labels/imagined_false_flags": 0.004, "time/frames_per_second": 500.0,
         }  # fmt: skip
+        if level is not None:
+            auroc = {"labels/auroc": 0.8, "trained/auroc": 0.9, "memorised/auroc": 0.1, "labels/detected": 0.6}
+            row |= auroc | {"labels/optimism": 0.7, "labels/unsafe_windows": 0.2, "shield/level": level}
         run.log_metrics(row | {f"more/{name}": rng.normal() for name in range(names)})
     length = frames // episodes
     for index in range(episodes):
@@ -80,5 +87,13 @@ def _foresight() -> str:
     ahead = np.where(rng.uniform(size=2000) < risk / 2, rng.choice([1, 5, 10, 20], 2000), 0)
     known, episode = Truth(ahead, np.ones(2000, bool), np.ones(2000, bool)), np.arange(2000) // 100
     figures = {**score_figures(risk, known, episode, 30), **calibration_figures(risk, known, episode)}
-    facts = {"horizon": 30, "steps": 2000, "episodes": 20, "shield_labels": "mode"}
+    facts = {
+        "horizon": 30,
+        "steps": 2000,
+        "episodes": 20,
+        "shield_labels": "mode",
+        "checkpoint": 18_000,
+        "level": 0.45,
+        "asked": 0.1,
+    }
     return json.dumps({**facts, "drawn": figures, "shield": figures})

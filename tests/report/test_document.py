@@ -17,7 +17,8 @@ def report(tmp_path_factory):
     root = tmp_path_factory.mktemp("page")
     for method in ("lag", "copt", EVIL):
         for seed in (0, 1, 2):
-            add_foresight(make_run(root / "runs", method=method, seed=seed))
+            level = 0.3 + 0.1 * seed if method == "copt" else None
+            add_foresight(make_run(root / "runs", method=method, seed=seed, level=level))
     make_run(root / "runs", seed=3, frames=5000, wanted=20_000, state="failed")
     (root / "runs" / "empty").mkdir()
     write(summarise([root / "runs", root / "runs" / "empty"]), root / "report.html", "html")

@@ -7,11 +7,13 @@ from scipy import stats
 from ambs.errors import UserError
 from ambs.report.curves import aggregate, common_frames, grid, recent_mean, recent_ratio, total
 from ambs.report.groups import colours, group_runs, settings_that_differ
+from ambs.report.levels import MOST_LENIENT
 from ambs.report.outcomes import OUTCOMES, compared_frames, comparisons, group_outcomes, outcome_of, takes_part
-from ambs.report.panels import needed_alpha
+from ambs.report.panels import FORESIGHT, needed_alpha
 from ambs.report.paper import METHODS, TABLE_1, beside_the_paper
 from ambs.report.runs import Run, Series, read_runs
 from ambs.report.summary import summarise
+from ambs.shield.config import HIGHEST_LEVEL
 from tests.report.synthetic import make_run
 
 
@@ -173,6 +175,32 @@ def test_needed_alpha(tmp_path):
     groups = group_runs(read_runs([tmp_path])[0])["PointGoal1-v0"]
     (line,) = needed_alpha(groups)
     assert line["value"] == pytest.approx(0.09**2 / (2 * 30**2))
+
+
+def test_the_level_in_force_is_told_with_its_reason(tmp_path):
+    """Of seeds the range; of a run that was never calibrated, that has no shield, or is from before, what is true of it."""
+    settings = {"shield": {"safety_level": 0.1}, "training": {"frames": 20_000, "false_alarms": 0.05}}
+    for seed, level in enumerate((0.25, 0.45)):
+        make_run(tmp_path, seed=seed, level=level, config=settings)
+    make_run(tmp_path, method="penl", level=0.1, config=settings)
+    make_run(tmp_path, method="plpg", level=0.98, config=settings)
+    make_run(tmp_path, method="lag", level=0.98, config=settings)
+    make_run(tmp_path, method="ambs")
+    part = summarise([tmp_path])["environments"][0]
+    than = "5 % of the safe states of held-out worlds would be overridden"
+    assert [row["sentence"] for row in part["levels"]] == [
+        f"asked for Δ = 0.1; in force Δ = 0.1: no more than {than}",
+        f"asked for Δ = 0.1; in force Δ = 0.98: at less, more than {than}; the most lenient, also until there are enough of them",
+        f"asked for Δ = 0.1; in force Δ = 0.25 to 0.45 (2 seeds): at less, more than {than}",
+    ]
+    assert part["levels"][2]["in_force"] == [0.25, 0.45]
+    shown = [panel["key"] for panel in part["panels"] if panel["section"] == FORESIGHT]
+    assert shown[:3] == ["labels/auroc", "trained/auroc", "memorised/auroc"]
+    assert shown[3:] == ["labels/detected", "labels/optimism", "shield/level"]
+    assert MOST_LENIENT == HIGHEST_LEVEL
+    for wrong in ({}, {"safety_level": "<b>"}, {"safety_level": True}, 7):
+        make_run(tmp_path / "odd", level=0.3, config={"shield": wrong}, seed=len(str(wrong)))
+    assert summarise([tmp_path / "odd"])["environments"][0]["levels"] == []
 
 
 def test_compared_at_frames_that_were_asked_for(tmp_path):

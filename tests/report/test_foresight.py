@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ambs.errors import UserError
-from ambs.report.foresight import EDGE, SIDE, diagram, read_foresight
+from ambs.report.foresight import EDGE, SIDE, brief, diagram, read_brief, read_foresight
 from ambs.report.summary import summarise
 from ambs.report.write import text_of
 from tests.report.synthetic import add_foresight, make_run
@@ -22,6 +22,39 @@ def test_figures_are_shown_as_measured(tmp_path):
         assert shown in text_of(summary, "html")
         assert shown in text_of(summary, "md").replace("\\", "")
     assert "within 30 steps" in text_of(summary, "md")
+    assert "| 18,000 | 0.45 | labels drawn |" in text_of(summary, "md")
+
+
+def test_a_file_from_before_levels_is_shown_without_them(tmp_path):
+    run = make_run(tmp_path)
+    old = {name: part for name, part in add_foresight(run).items() if name not in ("checkpoint", "level", "asked")}
+    (run / "foresight.json").write_text(json.dumps(old))
+    assert "| – | – | labels drawn |" in text_of(summarise([tmp_path]), "md")
+
+
+def test_what_is_told_beside_an_episode_is_what_was_measured(tmp_path):
+    """Of the scoring that the shield's labels make; and what is read back is what was told."""
+    run = make_run(tmp_path)
+    written = add_foresight(run)
+    written["drawn"]["auroc"] = {"mean": 0.75, "low": 0.5, "high": None}
+    for labels, scoring in (("sample", "drawn"), ("mode", "shield")):
+        (run / "foresight.json").write_text(json.dumps(written | {"shield_labels": labels}))
+        told = brief(read_foresight(run))
+        assert told["auroc"]["mean"] == written[scoring]["auroc"]["mean"]
+        assert (told["checkpoint"], told["level"], told["asked"], told["labels"]) == (18_000, 0.45, 0.1, labels)
+        assert list(told["detection"]) == ["1", "5", "10", "20"]
+        assert read_brief(json.loads(json.dumps(told))) == told
+    for wrong in (
+        None,
+        [],
+        "x",
+        {},
+        told | {"level": "<b>"},
+        told | {"checkpoint": 1e3},
+        told | {"auroc": {"mean": 2}},
+    ):
+        with pytest.raises(ValueError, match="ambs foresight"):
+            read_brief(wrong)
 
 
 def test_points_lie_where_they_should():

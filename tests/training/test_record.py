@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import operator
+from pathlib import Path
 
 import gymnasium
 import jax
@@ -28,6 +29,8 @@ from ambs.training.evaluate import evaluate
 from ambs.training.record import Recorder
 from ambs.training.truth import FUTURES, Situation, safe_futures
 from ambs.training.twins import Moment, roll_twins
+from tests.report.inspector.recordings import TRUST
+from tests.report.synthetic import add_foresight
 from tests.tiny import QUICK, fresh, ignorant_agent
 
 GRID = Grid()
@@ -60,7 +63,7 @@ def small_batches():
 @pytest.fixture(scope="module")
 def recorded(agent, small_batches, tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
-    recorder = Recorder(agent, folder, None)
+    recorder = Recorder(agent, folder, None, foresight=TRUST)
     recorder.budget.begun -= 1000  # No test should depend on how fast the machine is.
     rows = evaluate(agent, 3, watch=recorder)
     files = recorder.close()
@@ -79,6 +82,7 @@ def test_futures_are_those_that_decided(recorded):
         facts = json.loads((folder / path).with_suffix(".json").read_text())
         with np.load(path, allow_pickle=False) as stored:
             part = {name: stored[name] for name in stored.files}
+        assert read(Path(path)).facts["foresight"] == TRUST
         assert part["overridden"].sum() == row["overrides"] > 0
         step = part["futures.step"]
         assert 0 < len(step) <= MOST_OVERRIDES + MOST_NEAR
@@ -128,7 +132,7 @@ def test_recording_changes_no_decision(agent, recorded):
             assert np.isnan(stored["milliseconds"][0])
 
 
-def test_what_goes_wrong_costs_no_more_than_it_must(agent, recorded, monkeypatch, tmp_path):
+def test_what_goes_wrong_costs_no_more_than_it_must(agent, recorded, monkeypatch, tmp_path, capsys):
     """Maps that fail, a fault in the second episode's third step and a Ctrl-C later on: what was played is on the disk, with
     pictures instead of maps, and every action before the fault is that of a plain evaluation."""
     calls = itertools.count(1)
@@ -149,12 +153,14 @@ def test_what_goes_wrong_costs_no_more_than_it_must(agent, recorded, monkeypatch
     monkeypatch.setattr(GridEnv, "map_scene", no_map)
     monkeypatch.setattr("ambs.training.agent.load", lambda *_, **__: agent)
     command = Evaluate(tmp_path, episodes=2, record=tmp_path / "here", json=True)
+    measured = add_foresight(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         command._play()
     # Calls 1 to 6 are three steps of both; 7 is of the first alone, 8 to 11 are of both again.
     for path, known, count in zip(find(tmp_path / "here"), recorded[1][:2], (6, 3), strict=True):
         found = read(path)
         assert found.steps == count
+        assert found.facts["foresight"]["auroc"] == measured["shield"]["auroc"]
         assert "scene.robot" not in found.arrays
         assert found.arrays["picture"].std() > 0
         with np.load(known) as stored:
@@ -163,6 +169,9 @@ def test_what_goes_wrong_costs_no_more_than_it_must(agent, recorded, monkeypatch
     assert not list((tmp_path / "here").glob(".tmp-*"))
     with pytest.raises(UserError, match="already holds recorded episodes"):
         command._play()
+    (tmp_path / "foresight.json").write_text("{")
+    assert command._foresight() is None
+    assert "note: foresight.json cannot be read" in capsys.readouterr().err
 
 
 def test_the_recording_can_be_inspected(recorded):

@@ -180,6 +180,7 @@ def test_a_loaded_agent_decides(runs):
             agent.start(**wrong)
     with pytest.raises(UserError, match="restart takes 2 truth values"):
         agent.restart(np.array([0, 1]))
+    assert agent.frames == agent.behind(horizon=2).frames == runs[0].trainer.accounts.frames
     cells = np.eye(25, dtype=np.float32)[[0, 6]]
     decision = agent.act(cells)
     assert decision.action.shape == (2,)

@@ -94,7 +94,9 @@ class Evaluate:
             shield = trained if self.shield == "as-trained" else self.shield
             facts = {"run": str(self.run_folder), "policy": self.policy, "seed": self.seed, "shield": shield}
             facts |= {"changed": changes} if changes else {}
-            recorder = Recorder(agent, self.record, self.video, self.policy) if self.record or self.video else None
+            recorder = None
+            if self.record or self.video:
+                recorder = Recorder(agent, self.record, self.video, self.policy, self._foresight())
             try:
                 if shield == "paired":
                     found = paired(agent, self.episodes, watch=recorder, **common)
@@ -106,6 +108,18 @@ class Evaluate:
                 # What was played before it was stopped, or failed, is worth keeping.
                 files = {} if recorder is None else {"files": recorder.close()}
         return _plain({**facts, **found, **files})
+
+    def _foresight(self) -> dict[str, Any] | None:
+        """What recordings are told of this run's foresight, or None; what cannot be read gets a sentence."""
+        from ambs.errors import UserError
+        from ambs.report.foresight import brief, read_foresight
+
+        try:
+            found = read_foresight(self.run_folder)
+        except UserError as error:
+            print(f"note: {error}; recordings will not tell of it", file=sys.stderr)
+            return None
+        return None if found is None else brief(found)
 
     def _shield(self, config: Config, psi: Formula) -> dict[str, Any]:
         """Settings of the shield that differ from the run's."""

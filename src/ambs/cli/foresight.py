@@ -104,6 +104,7 @@ def _print(result: dict[str, Any]) -> None:
         f"does {result['psi']} fail within {result['horizon']} steps?",
         highlight=False,
     )
+    console.print(_what(result), highlight=False)
     states = result["states"]
     console.print(
         f"Of {states['counted']} states {states['fail']} do; {states['violating_now']} violate it already and do not count.",
@@ -112,6 +113,14 @@ def _print(result: dict[str, Any]) -> None:
     _scores(console, result)
     _steps(console, result["by_step"])
     _rest(console, result)
+
+
+def _what(result: dict[str, Any]) -> str:
+    """Which agent was measured, and what its shield tolerates."""
+    frames, level, asked = result["checkpoint"], result["level"], result["asked"]
+    told = "The agent" if frames is None else f"The checkpoint at {frames:,} frames"
+    force = "is in force, as asked for" if level == asked else f"is in force where Δ = {_short(asked)} was asked for"
+    return f"{told}; behind its shield Δ = {_short(level)} {force}."
 
 
 def _scores(console: Console, result: dict[str, Any]) -> None:

@@ -79,6 +79,7 @@ def _environment(index: int, part: dict[str, Any], coverage: dict[str, str]) -> 
             class_="soft",
         ),
         tag("div", *map(_card, part["groups"]), class_="cards"),
+        *(tag("p", tag("strong", row["label"]), f": {row['sentence']}.", class_="level") for row in part["levels"]),
         *(tag("p", sentence, class_="soft coverage") for sentence in sentences),
         tag("div", _legend(index, part), *(_section(index, part, section) for section in SECTIONS)),
         _table("Outcomes", tables.outcomes(part)),

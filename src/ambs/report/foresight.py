@@ -12,6 +12,8 @@ FILE = "foresight.json"
 LEADS, RATE = ("1", "5", "10", "20"), "0.05"
 """Steps before an entry, and the share of false alarms, that are shown."""
 SCORINGS = ("drawn", "shield")
+WRONG = (TypeError, KeyError, ValueError, OverflowError, AttributeError)
+"""What reading a file of another shape ends in."""
 SIDE, EDGE = 200, 42
 """Of the diagram and of the margins that its labels need, in its own unit."""
 
@@ -26,11 +28,34 @@ def read_foresight(folder: Path) -> dict[str, Any] | None:
         why = reason(error) if isinstance(error, OSError) else "it is no JSON"
         raise UserError(f"{FILE} cannot be read ({why})") from None
     try:
-        facts = {name: int(found[name]) for name in ("horizon", "steps", "episodes")}
+        facts = {name: _whole(found[name]) for name in ("horizon", "steps", "episodes")}
         labels = str(found["shield_labels"])[:20]
-        return {**facts, "labels": labels, **{name: _scoring(found[name]) for name in SCORINGS}}
-    except (TypeError, KeyError, ValueError, OverflowError, AttributeError):
+        return {**facts, "labels": labels, **_agent(found), **{name: _scoring(found[name]) for name in SCORINGS}}
+    except WRONG:
         raise UserError(f"{FILE} does not hold what `ambs foresight` writes") from None
+
+
+def brief(found: dict[str, Any]) -> dict[str, Any]:
+    """Of what `read_foresight` returns, what is told beside a recorded episode, by the scoring nearest to the shield's."""
+    scoring = found["drawn" if found["labels"] == "sample" else "shield"]
+    names = ("horizon", "steps", "checkpoint", "level", "asked", "labels")
+    figures = ("auroc", "flagged", "detection", "ece")
+    return {name: found[name] for name in names} | {name: scoring[name] for name in figures}
+
+
+def read_brief(found: Any) -> dict[str, Any]:
+    """The same, read back from a file that anybody may have written; a ValueError if it is not what `brief` gives."""
+    try:
+        leads = [lead for lead in LEADS if lead in found["detection"]]
+        return {
+            **{name: _whole(found[name]) for name in ("horizon", "steps")},
+            **_agent(found),
+            "labels": str(found["labels"])[:20],
+            **{name: _interval(found[name]) for name in ("auroc", "flagged", "ece")},
+            "detection": {lead: _interval(found["detection"][lead]) for lead in leads},
+        }
+    except WRONG as error:
+        raise ValueError("not what `ambs foresight` measures") from error
 
 
 def diagram(found: dict[str, Any], title: str) -> Html:
@@ -84,13 +109,30 @@ def _scoring(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _interval(found: dict[str, Any]) -> dict[str, float | None] | None:
+def _agent(found: dict[str, Any]) -> dict[str, Any]:
+    """Frames of the checkpoint that was measured, Δ in force and Δ asked for; None where a file does not tell."""
+    frames, level, asked = (found.get(name) for name in ("checkpoint", "level", "asked"))
+    return {
+        "checkpoint": None if frames is None else _whole(frames),
+        "level": None if level is None else _share(level),
+        "asked": None if asked is None else _share(asked),
+    }
+
+
+def _interval(found: dict[str, Any] | None) -> dict[str, float | None] | None:
     """With its limits, if it has both; None where there is no figure."""
-    if found["mean"] is None:
+    if found is None or found["mean"] is None:
         return None
     limits = [None if found[name] is None else _share(found[name]) for name in ("low", "high")]
     low, high = [None, None] if None in limits else limits
     return {"mean": _share(found["mean"]), "low": low, "high": high}
+
+
+def _whole(value: Any) -> int:
+    """A number of steps or frames; a ValueError for whatever else a file may hold."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10**15:
+        raise ValueError(value)
+    return value
 
 
 def _share(value: Any) -> float:

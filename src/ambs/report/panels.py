@@ -35,14 +35,15 @@ def _metric(key: str, title: str, section: str, note: str = "", least: float = -
     return Panel(key, title, section, recent_mean("metrics", key), note, least, log)
 
 
-def _share(key: str, title: str, note: str) -> Panel:
-    return Panel(key, title, MODEL, recent_mean("metrics", key), note, most=1.0)
+def _share(key: str, title: str, note: str, section: str = "model", least: float = 0.0) -> Panel:
+    return Panel(key, title, section, recent_mean("metrics", key), note, least, most=1.0)
 
 
-OUTCOME, SHIELD, MODEL, LOSSES, REST = "outcome", "shield", "model", "losses", "rest"
+OUTCOME, SHIELD, FORESIGHT, MODEL, LOSSES, REST = "outcome", "shield", "foresight", "model", "losses", "rest"
 SECTIONS = {
     OUTCOME: "Return and violations",
     SHIELD: "The shield",
+    FORESIGHT: "Foresight on worlds held out from learning, and the level that it puts in force",
     MODEL: "The model: its KL against what the guarantee needs, and the quality of its labels",
     LOSSES: "Losses",
     REST: "Everything else that was logged",
@@ -62,6 +63,12 @@ PANELS = (
         "between task and backup policy",
     ),
     Panel("traces", "Traces per decision", SHIELD, recent_ratio("traces", "decisions"), "imagined futures"),
+    _share("labels/auroc", "AUROC", "of the imagined risk, on held-out worlds; .5 is guessing", FORESIGHT),
+    _share("trained/auroc", "AUROC on replayed rows", "the same on what was learnt from", FORESIGHT),
+    _share("memorised/auroc", "AUROC by memory", "replayed less held-out: what is not foresight", FORESIGHT, -1.0),
+    _share("labels/detected", "Detected", "share of held-out states that fail, at 5 % false alarms", FORESIGHT),
+    _metric("labels/optimism", "Violations imagined per real one", FORESIGHT, "below 1 is too hopeful", 0.0),
+    _share("shield/level", "Δ in force", "chance of a violation that the shield tolerates", FORESIGHT),
     _metric(
         "model/kl", "KL of one model step", MODEL,
         "nats; posterior against prior, a surrogate only: Theorem 2's premise is not measurable", 0.0, log=True,

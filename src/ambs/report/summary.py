@@ -11,6 +11,7 @@ from ambs.errors import UserError
 from ambs.report.coverage import sentence
 from ambs.report.curves import common_frames, grid
 from ambs.report.groups import Group, colours, group_runs, settings_that_differ
+from ambs.report.levels import levels_in_force
 from ambs.report.outcomes import OUTCOMES, as_json, compared_frames, comparisons, group_outcomes, takes_part
 from ambs.report.panels import draw_panels
 from ambs.report.paper import beside_the_paper
@@ -82,6 +83,7 @@ def _environment(part: Part, colour: dict[str, int], curves: bool, wanted: int |
         "comparisons": comparisons([group.label for group in groups], outcomes),
         "paper": beside_the_paper(groups, part.length),
         "differences": settings_that_differ(groups),
+        "levels": levels_in_force(groups),
         "foresight": [
             {"run": run.name, "label": group.label, "seed": run.seed, "colour": colour[group.label], **run.foresight}
             for group in groups

@@ -100,10 +100,12 @@ def foresight(environment: dict[str, Any]) -> Table:
     """How well the imagination of each run foresees danger: a row for labels drawn, and one as its shield scores."""
     leads = [lead for lead in LEADS if any(lead in row["drawn"]["detection"] for row in environment["foresight"])]
     before = [f"{lead} step{'s' * (lead != '1')} before" for lead in leads]
-    head = ["run", "scoring", "AUROC", "all that fail", *before, "calibration error"]
+    head = ["run", "at frames", "Δ in force", "scoring", "AUROC", "all that fail", *before, "calibration error"]
     rows = [
         [
             row["run"],
+            "–" if row["checkpoint"] is None else f"{row['checkpoint']:,}",
+            cells.number(row["level"]),
             "labels drawn" if scoring == "drawn" else f"the shield's ({row['labels']})",
             *(cells.interval(row[scoring][name]) for name in ("auroc", "flagged")),
             *(cells.interval(row[scoring]["detection"].get(lead)) for lead in leads),

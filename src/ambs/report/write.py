@@ -50,6 +50,8 @@ def markdown(summary: dict[str, Any]) -> str:
     for part in summary["environments"]:
         lines += ["", f"## {_plain(part['env'])} at {part['frames']:,} frames", ""]
         lines += _table(tables.outcomes(part))
+        told = [f"- {_plain(row['label'])}: {_plain(row['sentence'])}." for row in part["levels"]]
+        lines += ["", *told] if told else []
         lines += _table(tables.comparisons(part), "Which differences the intervals support")
         lines += _table(tables.foresight(part), tables.FORESIGHT, tables.foresight_note(part))
         note = f"The paper's figures: {SOURCE}. {tables.caveat(part)}"

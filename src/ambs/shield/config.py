@@ -61,7 +61,7 @@ class ShieldConfig:
     resample_first: bool = False
     """Whether each trace draws its own first action; then the executed action itself is never checked."""
     frame_costs: Literal["any", "sum"] = "any"
-    """Expected cost of a step of several frames: C·P(Ψ fails in any), or the frames' costs summed and clipped to C."""
+    """Expected cost of a step of several frames: C·P(Ψ fails) of the most dangerous, or their costs summed, C at most."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

@@ -43,11 +43,14 @@ class Agent:
         interface: Interface,
         config: Config,
         worlds: Callable[[int], LabelledVectorEnv] | None = None,
+        frames: int | None = None,
     ) -> None:
         """`worlds` makes so many environments to play in; None: those of the settings, whosever they are."""
         self.player, self.interface, self.config = player, interface, config
         self.worlds = worlds or functools.partial(make_envs, config)
         self._lock = threading.Lock()
+        self.frames = frames
+        """Frames after which its checkpoint was written; None: it comes from none."""
         self.start()
 
     def start(self, batch: int = 1, seed: int = 0, *, shield: bool | None = None, policy: str = "task") -> "Agent":
@@ -83,7 +86,7 @@ class Agent:
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.
             player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))
-        return Agent(player, self.interface, config, self.worlds)
+        return Agent(player, self.interface, config, self.worlds, self.frames)
 
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""
@@ -271,4 +274,4 @@ def load(
         config = _in_force(config, found.groups["memory"].get("level"))
     behaviour: Behaviour = parts["behaviour"]
     player = Player(parts["model"], behaviour.actors, behaviour.critics, thresholds)
-    return Agent(player, interface, config, functools.partial(worlds_of, config, env, trust))
+    return Agent(player, interface, config, functools.partial(worlds_of, config, env, trust), found.step)

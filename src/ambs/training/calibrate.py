@@ -27,7 +27,7 @@ what a policy does where hazards are merely possible (docs/experiments.md)."""
 AT_ONCE = 64
 """Windows whose pictures are encoded at once on a GPU."""
 ENOUGH = 200
-"""Safe windows below which thresholds stay at .5."""
+"""Safe windows below which thresholds and level stay as they are."""
 
 
 IMAGINED = 4

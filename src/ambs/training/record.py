@@ -30,8 +30,17 @@ KINDS_OF_FILES = ("npz", "json", "html")
 class Recorder:
     """Watches an evaluation; `close` writes what is left and returns the files. docs/run-folder.md tells the format."""
 
-    def __init__(self, agent: Agent, record: Path | None, video: Path | None, policy: str = "task") -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        record: Path | None,
+        video: Path | None,
+        policy: str = "task",
+        foresight: dict[str, Any] | None = None,
+    ) -> None:
         self.agent, self.record, self.video, self.policy = agent, record, video, policy
+        self.foresight = foresight
+        """What is known of the agent's foresight (`ambs.report.foresight.brief`); None: it was never measured."""
         self.episodes: dict[str, dict[str, Any]] = {}
         self.pictures: dict[str, list[np.ndarray]] = {}
         self.files: list[str] = []
@@ -157,6 +166,8 @@ class Recorder:
             "env": agent.config.env,
             "method": agent.config.method,
             "policy": self.policy,
+            "checkpoint": agent.frames,
+            "foresight": self.foresight,
             "steps": steps,
             "together": episode["envs"],
             "shield": agent.shielded,

@@ -89,7 +89,7 @@ class WorldModel(eqx.Module):
         return _chance(logits.reshape(self.spec.frames, len(self.spec.atoms)))
 
     def cost(self, features: Float[Array, "features"]) -> Float[Array, ""]:
-        """ĉ of arriving here, in [0, C]: C·P(¬Ψ in any frame), differentiable; or the two-hot mean."""
+        """ĉ of arriving here, in [0, C]: C·P(¬Ψ), by its most dangerous frame, differentiable; or the two-hot mean."""
         if self.heads.cost is not None:
             return jnp.clip(two_hot_mean(self.heads.cost(features), self.config.widths.bin_limit), 0, self.spec.cost)
         return self.spec.cost * step_risk(self.spec.psi, self.spec.atoms, self.label_probs(features))

@@ -42,6 +42,15 @@ def traces(config: ShieldConfig, steps: int, rng: np.random.Generator) -> dict[s
     return {"first_violation": first, "atom": atom, "cost": cost, "critic": critic}
 
 
+TRUST = {
+    "horizon": 5, "steps": 20_480, "checkpoint": 480_000, "level": 0.3, "asked": 0.1, "labels": "sample",
+    "auroc": {"mean": 0.84, "low": 0.81, "high": 0.87}, "flagged": {"mean": 0.52, "low": 0.48, "high": 0.56},
+    "ece": {"mean": 0.031, "low": 0.02, "high": 0.04},
+    "detection": {"1": {"mean": 0.71, "low": 0.6, "high": 0.8}, "5": {"mean": 0.4, "low": None, "high": None}, "10": None},
+}  # fmt: skip
+"""What a recording is told of its agent's foresight."""
+
+
 def make_recording(
     folder: Path,
     config: ShieldConfig = SETTINGS["sequential"],

@@ -18,7 +18,7 @@ from ambs.report.inspector.audit import BACKUP, FALSE_ALARM, MISS, OPTIMIST, as_
 from ambs.report.inspector.data import LARGEST_PAGE, page_data
 from ambs.report.inspector.document import document
 from ambs.report.inspector.recording import LARGEST, Recording, read
-from tests.report.inspector.recordings import changed, make_recording
+from tests.report.inspector.recordings import TRUST, changed, make_recording
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +140,8 @@ def test_damage_gets_a_sentence(path, tmp_path):
         ({"settings": settings | {"chunk": 1, "traces": 501}}, "500 chunks"), ({"steps": 10**400}, "steps must be"),
         ({"settings": settings | {"failure_probability": 1e-200}}, "failure_probability must be a probability"),
         ({"settings": settings | {"cost": 10**400}}, "cost must be"), ({"thresholds": [10**400]}, "thresholds must"),
+        ({"foresight": TRUST | {"auroc": {"mean": "<b>"}}}, "foresight is not what"), ({"foresight": 1}, "foresight is not"),
+        ({"checkpoint": "x"}, "checkpoint must be"), ({"settings": settings | {"asked": 2}}, "asked must be a probability"),
         ({"settings": []}, "does not describe"), ({"thresholds": 1}, "thresholds must"), ({"reasons": [1]}, "reasons must be"),
         ({"shield": None}, "shield must be true or false"), ({"shield": "on"}, "shield must be true or false"),
     ):  # fmt: skip
@@ -209,6 +211,25 @@ def test_thresholds_that_overflow_are_numbers(path, tmp_path):
     for cost in (1.0, 0.0):
         recording = read(changed(path, tmp_path, facts={"settings": settings | {"cost": cost}}))
         assert all(np.isfinite(page_data(recording)["settings"]["cost_thresholds"]))
+
+
+def test_how_far_a_shield_can_be_trusted(path, tmp_path):
+    """Figures as they were measured; where that was another agent or question, it is said; where nothing was, how to."""
+    bare = document(read(path), [])
+    assert "ambs foresight RUN" in bare
+    assert "0.3, as asked for" in bare
+    settings = read(path).facts["settings"]
+    told = {"foresight": TRUST, "checkpoint": 500_000, "settings": settings | {"asked": 0.1, "labels": "mode"}}
+    page = document(read(changed(path, tmp_path, facts=told)), [])
+    for text in (
+        "0.84 [0.81, 0.87]", "0.52 [0.48, 0.56]", "0.71 [0.6, 0.8]", "<dd>0.4</dd>", "0.031 [0.02, 0.04]", "20,480 steps",
+        "0.3, where 0.1 was asked for", "Measured at 480,000 frames; this episode was played by the agent at 500,000.",
+        "Measured with labels “sample”; this episode&#x27;s are “mode”.",
+    ):  # fmt: skip
+        assert text in page
+    assert "ambs foresight RUN" not in page
+    same = {"foresight": TRUST, "checkpoint": 480_000}
+    assert "Measured" not in document(read(changed(path, tmp_path, facts=same)), [])
 
 
 def foreign_members():

@@ -5,6 +5,9 @@ const card = (() => {
   const percent = (p) => `${+(100 * p).toFixed(1)} %`;
   const plural = (count, one) => `${count} ${one}${count === 1 ? "" : "s"}`;
 
+  // The safety that an accepted action needs, and what was asked for where calibration put another Δ in force.
+  const wanted = ({ safety_level: level, asked }) => (asked === null ? `asked for: ${percent(1 - level)}` : `in force: ${percent(1 - level)} (asked for: ${percent(1 - asked)})`);
+
   function action(data, values) {
     const names = data.facts.actions;
     if (data.facts.discrete) return names[values] || `action ${values}`;
@@ -77,7 +80,7 @@ const card = (() => {
     facts.append(fact("executed", action(data, data.steps.action[step]), overridden ? html("span", { class: "tag" }, "backup policy") : null));
     if (used) {
       const [low, high] = data.steps.interval[step];
-      facts.append(fact("estimated safety p̃", html("strong", {}, percent(data.steps.p_safe[step])), ` [${percent(low)}, ${percent(high)}]; asked for: ${percent(1 - data.settings.safety_level)}`));
+      facts.append(fact("estimated safety p̃", html("strong", {}, percent(data.steps.p_safe[step])), ` [${percent(low)}, ${percent(high)}]; ${wanted(data.settings)}`));
     }
     const truth = data.truth.find((one) => one.step === step);
     if (truth) facts.append(fact("true safety", html("strong", {}, percent(truth.safe / truth.futures)), ` [${percent(truth.low)}, ${percent(truth.high)}], by ${truth.futures} futures in the real world with the same policy`));

@@ -76,7 +76,7 @@
   }
 
   function drawTimeline() {
-    const notes = ["blue: estimated safety p̃ with its interval", `dashed: asked for, ${+(1 - state.level).toFixed(4)}`];
+    const notes = ["blue: estimated safety p̃ with its interval", `dashed: ${data.settings.asked === null ? "asked for" : "in force"}, ${+(1 - state.level).toFixed(4)}`];
     if (data.truth.length) notes.push("green rings: true safety");
     at("timeline-note").textContent = data.facts.shield ? notes.join(" · ") : "";
     line = drawing.timeline(at("timeline"), data, current, state);

@@ -17,7 +17,7 @@ KINDS = {
     FALSE_ALARM: "overridden, but without the shield nothing would have happened within the horizon",
     MISS: "accepted, and the formula broke within the horizon",
     BACKUP: "the formula broke while the backup policy acted",
-    OPTIMIST: "accepted, though the true probability, where it is known, was below what is asked for",
+    OPTIMIST: "accepted, though the true probability, where it is known, was below what the Δ in force asks for",
 }
 
 UNSURE = 0.01

@@ -87,6 +87,7 @@ def _settings(recording: Recording) -> dict[str, Any]:
         "labels": str(given.get("labels")),
         "critics": None if given.get("critics") is None else str(given["critics"]),
         "rolled": recording.rolled,
+        "asked": given.get("asked"),
         "by_cost": by_cost,
         "cost_thresholds": np.nan_to_num(thresholds).tolist(),
         "check_initial": bool(given.get("check_initial", True)),

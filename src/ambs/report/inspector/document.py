@@ -8,6 +8,7 @@ from urllib.parse import quote
 from ambs.report.inspector.audit import KINDS, audit
 from ambs.report.inspector.data import page_data
 from ambs.report.inspector.recording import Recording
+from ambs.report.inspector.trust import trust
 from ambs.report.page import Html, join, page, tag
 
 SCRIPTS = ("inspector-rules.js", "inspector-draw.js", "inspector-card.js", "inspector.js")
@@ -32,7 +33,11 @@ def document(recording: Recording, others: list[tuple[str, str, bool]]) -> str:
     )
     body = join(
         head,
-        tag("main", _timeline(), _stage(), _strips(), _what_if(data) if facts["shield"] else None, _audit(data)),
+        tag(
+            "main",
+            *(_timeline(), _stage(), _strips(), _what_if(data) if facts["shield"] else None, _audit(data)),
+            trust(recording),
+        ),
         tag(
             "footer",
             "Keys: ← → one step, Shift ten, Home and End, space plays, o and O next and previous override, "

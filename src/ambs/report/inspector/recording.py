@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ambs.errors import UserError
+from ambs.report.foresight import read_brief
 from ambs.training.files import read_plain
 
 FORMAT = 2
@@ -149,6 +150,7 @@ def _facts(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: thresholds must be a list of numbers, got {_line(thresholds)}")
     if not isinstance(facts.get("shield"), bool):
         raise UserError(f"{path}: shield must be true or false, got {_line(facts.get('shield'))}")
+    _check_trust(path, facts)
     together = facts.get("together")
     facts["together"] = together if isinstance(together, int) and 1 <= together <= 10**6 else 1
     left = facts.get("left_out")
@@ -213,6 +215,21 @@ def _check_rule(path: Path, settings: dict[str, Any]) -> None:
             f"{path}: at most {MOST_TRACES} traces, {MOST_LOOKS} chunks of them and {LONGEST} steps ahead can be shown, "
             f"got {settings['traces']} in chunks of {settings['chunk']}, and {settings['horizon']}"
         )
+
+
+def _check_trust(path: Path, facts: dict[str, Any]) -> None:
+    """What is told of how far the shield can be trusted, all of it optional: Δ asked for, the checkpoint, the foresight."""
+    asked = facts["settings"].setdefault("asked", None)
+    if asked is not None and not (_is_number(asked) and 0 < asked <= 1):
+        raise UserError(f"{path}: asked must be a probability, got {_line(asked)}")
+    frames = facts.setdefault("checkpoint", None)
+    if frames is not None and not (type(frames) is int and 0 <= frames < 10**15):
+        raise UserError(f"{path}: checkpoint must be a number of frames, got {_line(frames)}")
+    found = facts.setdefault("foresight", None)
+    try:
+        facts["foresight"] = None if found is None else read_brief(found)
+    except ValueError as error:
+        raise UserError(f"{path}: foresight is {error}, got {_line(found)}") from None
 
 
 def _check_truth(name: str, arrays: dict[str, np.ndarray]) -> None:

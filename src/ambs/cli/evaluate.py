@@ -80,7 +80,7 @@ class Evaluate:
         from ambs.training.evaluate import evaluate, paired, summary
         from ambs.training.record import Recorder
 
-        agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=_tell)
+        agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
         changes = self._shield(agent.config, agent.interface.spec.psi)
         agent = agent.behind(**changes) if changes else agent
         console = Console(stderr=True)
@@ -140,7 +140,7 @@ class Evaluate:
         return changes
 
 
-def _tell(sentence: str) -> None:
+def tell(sentence: str) -> None:
     print(f"ambs: {sentence}", file=sys.stderr)
 
 

@@ -37,6 +37,10 @@ class Foresight:
     """Worlds and noise; other than those of the training."""
     frames: int | None = None
     """Use the checkpoint at this frame; None: the newest."""
+    env: str | None = None
+    """The run's environment once more, where it is one of your own (module:factory): a folder's word does not run code."""
+    trust: bool = False
+    """Take the folder's word, as in `ambs eval`."""
     json: bool = False
     """Print the figures as JSON and nothing else."""
 
@@ -69,10 +73,11 @@ class Foresight:
         from rich.console import Console
         from rich.progress import Progress
 
+        from ambs.cli.evaluate import tell
         from ambs.foresight.measure import measure
         from ambs.training.agent import load
 
-        agent = load(self.run_folder, self.frames)
+        agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
         console = Console(stderr=True)
         bar = Progress(console=console, transient=True) if console.is_terminal and not self.json else None
         tasks: dict[str, Any] = {}

@@ -91,7 +91,7 @@ def simulated(options: argparse.Namespace) -> tuple:
     import jax.numpy as jnp
     import numpy as np
 
-    from ambs.envs.point_world import CROWDED, PointWorldEnv, keep_clear, seek_goal
+    from ambs.envs.worlds.point_world import CROWDED, PointWorldEnv, keep_clear, seek_goal
 
     env = PointWorldEnv(CROWDED)
     layouts = [CROWDED.sample(np.random.default_rng(seed)) for seed in range(options.envs)]

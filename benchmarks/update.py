@@ -47,11 +47,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from ambs.agent.update import init
+    from ambs.data import Experience
     from ambs.nn.precision import compute_dtype
     from ambs.presets import resolve
     from ambs.spec import Atoms, parse_formula
     from ambs.training.learn import learn, updates_per_call
-    from ambs.world_model.loss import Sequence
     from ambs.world_model.model import Spec
     from ambs.world_model.vision import ObservationSpec
 
@@ -73,7 +73,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     first = np.zeros(lead, bool)
     first[..., 0] = True
     batches = jax.device_put(
-        Sequence(
+        Experience(
             observation,
             rng.uniform(-1, 1, (*lead, 2)).astype(np.float32),
             rng.normal(size=lead).astype(np.float32),

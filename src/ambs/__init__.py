@@ -16,7 +16,7 @@ _PUBLIC = {
     "UserError": "ambs.errors",
     "bounded_safety": "ambs.spec",
     "make": "ambs.envs",
-    "load": "ambs.training.agent",
+    "load": "ambs.acting.agent",
     "make_vector": "ambs.envs",
     "parse_formula": "ambs.spec",
     "parse_property": "ambs.spec",

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from ambs.agent.networks import CRITICS
 from ambs.agent.update import Learned, Starts, improve, init
 from ambs.config import AgentConfig, Config, ModelConfig, Size
-from ambs.envs.grid import ATOMS, Grid
+from ambs.envs.worlds.grid import ATOMS, Grid
 from ambs.nn.distributions import UNIMIX
 from ambs.shield import ShieldConfig
 from ambs.spec import parse_formula

@@ -9,8 +9,8 @@ from gymnasium.utils.env_checker import check_env
 from scipy import stats
 
 import ambs.envs  # noqa: F401  (registers the environments)
-from ambs.envs.grid import Grid, GridEnv
-from ambs.envs.model import Step
+from ambs.dynamics import Step
+from ambs.envs.worlds.grid import Grid, GridEnv
 from ambs.errors import UserError
 from ambs.shield import Parts, ShieldConfig, rollout, shield
 from ambs.spec import parse_property

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import ambs.envs  # noqa: F401  (registers the environments)
-from ambs.envs.point_world import CROWDED, PointWorld, PointWorldEnv, State, keep_clear, seek_goal
+from ambs.envs.worlds.point_world import CROWDED, PointWorld, PointWorldEnv, State, keep_clear, seek_goal
 from ambs.errors import UserError
 from ambs.shield import Parts, ShieldConfig, rollout, shield
 from ambs.streams import at, stream

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ambs.envs.grid import ATOMS as GRID_ATOMS
-from ambs.envs.grid import Grid
-from ambs.envs.model import Moves, Step
-from ambs.envs.point_world import ATOMS, CROWDED, State, seek_goal
+from ambs.dynamics import Moves, Step
+from ambs.envs.worlds.grid import ATOMS as GRID_ATOMS
+from ambs.envs.worlds.grid import Grid
+from ambs.envs.worlds.point_world import ATOMS, CROWDED, State, seek_goal
 from ambs.foresight.collect import Record
 from ambs.foresight.figures import agreement, auroc_of_counts
 from ambs.foresight.measure import foresight_figures

@@ -7,7 +7,7 @@ from ambs.errors import UserError
 from ambs.presets import to_dict
 from ambs.reproduce.estimate import SPEEDS, Speed, Work, estimate, seconds, work
 from ambs.reproduce.grid import COMPARISONS, SCALES, Cell, Panel, cells, command, panels
-from ambs.reproduce.there import Found, wanted
+from ambs.reproduce.status import Found, wanted
 
 
 def grid(name, scale="paper", seeds=None, **only):

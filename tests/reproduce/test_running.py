@@ -13,8 +13,8 @@ from ambs.reproduce import running
 from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
 from ambs.reproduce.render import render, show
 from ambs.reproduce.running import Plan, run_all
-from ambs.reproduce.there import look, wanted
-from ambs.training.run_folder import RunFolder
+from ambs.reproduce.status import look, wanted
+from ambs.storage.run_folder import RunFolder
 from tests.report.synthetic import make_run
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ambs.envs.model import Step
+from ambs.dynamics import Step
 from ambs.errors import UserError
 from ambs.shield import Parts, Reason, ShieldConfig, Shielded, rollout
 from ambs.shield.actions import allowed, last_resort, outside, proposal

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.envs.model import Step
+from ambs.dynamics import Step
 from ambs.errors import UserError
 from ambs.shield import Parts, Reason, ShieldConfig, Trace, rollout, shield, shield_with_deadline
 from ambs.streams import at, stream

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.envs.labels import step_risk
 from ambs.errors import UserError
 from ambs.shield import Parts, Reason, ShieldConfig, Trace, paper_semantics, shield, shield_with_deadline
-from ambs.shield.decide import accepted_risks
-from ambs.shield.estimate import judge, rollout
+from ambs.shield.rules import accepted_risks
+from ambs.shield.traces import judge, rollout
 from ambs.spec import parse_formula
+from ambs.spec.risk import step_risk
 from ambs.streams import at, stream
 from tests.shield.worlds import ATOMS, PSI, coin, coin_parts, constant, script
 

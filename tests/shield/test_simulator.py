@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.envs.grid import Grid, GridEnv
-from ambs.envs.point_world import PointWorldEnv, keep_clear, seek_goal
+from ambs.envs.worlds.grid import Grid, GridEnv
+from ambs.envs.worlds.point_world import PointWorldEnv, keep_clear, seek_goal
 from ambs.errors import UserError
 from ambs.shield import Parts, Reason, ShieldConfig, rollout, shield
 from ambs.shield.simulator import simulator_dynamics, simulator_state

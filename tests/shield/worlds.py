@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ambs.envs.model import Step
+from ambs.dynamics import Step
 from ambs.shield import Parts, ShieldConfig, rollout
 from ambs.spec import Atoms, parse_formula
 

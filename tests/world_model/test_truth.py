@@ -12,11 +12,12 @@ import optax
 import pytest
 
 from ambs.config import ModelConfig, Size
-from ambs.envs.grid import ATOMS, Grid, GridEnv
+from ambs.data import Experience
+from ambs.envs.worlds.grid import ATOMS, Grid, GridEnv
 from ambs.shield import Parts, ShieldConfig, rollout, shield
 from ambs.spec import parse_formula, parse_property
 from ambs.streams import at, stream
-from ambs.world_model.loss import Sequence, world_model_loss
+from ambs.world_model.loss import world_model_loss
 from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import SWIFT, filter_one, quick_jit
@@ -41,7 +42,7 @@ CONFIG = Small(learning_rate=5e-3, free_nats=0.0)
 SPEC = Spec(ObservationSpec(vector=25), 5, ATOMS, PSI)
 
 
-def play(steps: int, seed: int, flip_labels: bool = False) -> tuple[Sequence, np.ndarray]:
+def play(steps: int, seed: int, flip_labels: bool = False) -> tuple[Experience, np.ndarray]:
     """Random play as one long sequence, and the cells visited."""
     env, rng = GridEnv(GRID), np.random.default_rng(seed)
     observation, info = env.reset(seed=seed)
@@ -57,7 +58,7 @@ def play(steps: int, seed: int, flip_labels: bool = False) -> tuple[Sequence, np
     if flip_labels:
         labels = labels ^ np.array([True, False])
     arrays = (jnp.asarray(part, jnp.float32) for part in (action, reward))
-    sequence = Sequence(
+    sequence = Experience(
         {"vector": jnp.asarray(seen)},
         *arrays,
         jnp.asarray(labels)[:, None],

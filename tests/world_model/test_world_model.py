@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from ambs.config import ModelConfig
-from ambs.envs.model import Step
+from ambs.data import Experience
+from ambs.dynamics import Step
 from ambs.errors import UserError
 from ambs.nn.distributions import categorical_kl, symexp, symlog
 from ambs.shield import Parts, ShieldConfig, rollout, shield
 from ambs.spec import Atoms, parse_formula
 from ambs.streams import stream
-from ambs.world_model.loss import Sequence, kl_terms, world_model_loss
+from ambs.world_model.loss import kl_terms, world_model_loss
 from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.rssm import Latent
 from ambs.world_model.vision import Encoder, ObservationSpec, graded, reconstruction_loss
@@ -32,7 +33,7 @@ def make(observation=None, frames=2, **config) -> WorldModel:
         return quick_jit(lambda key: WorldModel(spec, ModelConfig("xxs", **config), key=key))(fresh())
 
 
-def sequence(model: WorldModel, batch=2, time=5, seed=1) -> Sequence:
+def sequence(model: WorldModel, batch=2, time=5, seed=1) -> Experience:
     keys = jax.random.split(jax.random.key(seed), 6)
     seen = model.spec.observation
     observation = {}
@@ -42,7 +43,7 @@ def sequence(model: WorldModel, batch=2, time=5, seed=1) -> Sequence:
         ).astype(jnp.uint8)
     if seen.vector:
         observation["vector"] = jax.random.normal(keys[1], (batch, time, seen.vector))
-    return Sequence(
+    return Experience(
         observation,
         jax.random.normal(keys[2], (batch, time, 2)),
         jax.random.normal(keys[3], (batch, time)),

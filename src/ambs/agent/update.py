@@ -20,9 +20,10 @@ from ambs.agent.networks import CRITICS, Actor, Critics, safety_value
 from ambs.agent.penalties import Imagined, Multiplier, Penalty, penalty
 from ambs.agent.returns import Normaliser, lambda_returns
 from ambs.config import Config
-from ambs.envs.labels import violates
+from ambs.data import Experience
 from ambs.nn.precision import at_least_float32, cast
-from ambs.world_model.loss import Sequence, world_model_loss
+from ambs.spec.risk import violates
+from ambs.world_model.loss import world_model_loss
 from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.rssm import Latent
 
@@ -94,7 +95,7 @@ def init(spec: Spec, config: Config, *, discrete: bool, key: Key[Array, ""]) -> 
 
 
 def update(
-    state: Learned, batch: Sequence, key: Key[Array, ""], *, config: Config, dtype: Any = jnp.float32
+    state: Learned, batch: Experience, key: Key[Array, ""], *, config: Config, dtype: Any = jnp.float32
 ) -> tuple[Learned, Metrics]:
     """One step on a batch `[batch, time]`; returns the new state and scalar metrics."""
     model_key, dream_key, start_key = jax.random.split(key, 3)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ambs.reproduce.running import Outcome, Plan
-    from ambs.reproduce.there import Found
+    from ambs.reproduce.status import Found
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Reproduce:
         from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
         from ambs.reproduce.render import render
         from ambs.reproduce.running import Plan
-        from ambs.reproduce.there import look
+        from ambs.reproduce.status import look
 
         if self.parallel < 1:
             raise UserError(f"--parallel must be at least 1, got {self.parallel}")
@@ -91,7 +91,7 @@ def _list(console: Console, found: list[Found], plan: Plan) -> None:
     from rich.table import Table
 
     from ambs.reproduce.estimate import estimate, measured, work
-    from ambs.reproduce.there import wanted
+    from ambs.reproduce.status import wanted
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("run", "frames", "train ratio", "there is", "to do"):
@@ -121,7 +121,7 @@ def _run(console: Console, found: list[Found], plan: Plan) -> Outcome:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from ambs.reproduce.running import run_all
-    from ambs.training.stopping import stopping
+    from ambs.training.signals import stopping
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}"), TimeRemainingColumn())
     with stopping() as stop, Progress(*columns, console=console) as bars:

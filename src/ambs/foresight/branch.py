@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ambs.acting.act import Carry
+from ambs.acting.agent import Agent
 from ambs.envs.snapshot import Snapshot, generator_to_array, together
 from ambs.foresight.collect import Kept
 from ambs.streams import stream
-from ambs.training.act import Carry
-from ambs.training.agent import Agent
 
 FUTURES = 64
 

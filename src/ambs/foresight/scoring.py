@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from ambs.acting.act import Player, in_precision, shield_parts
 from ambs.config import Config
-from ambs.envs.model import Dynamics, Moves
-from ambs.shield.estimate import Policy, Trace, all_finite, judge, rollout, sample, trace_keys
-from ambs.shield.runtime import Parts
+from ambs.dynamics import Dynamics, Moves
+from ambs.shield.shield import Parts
+from ambs.shield.traces import Policy, Trace, all_finite, judge, rollout, sample, trace_keys
 from ambs.spec.formula import Atoms, Formula, Not
 from ambs.streams import stream
-from ambs.training.act import Player, in_precision, shield_parts
 
 
 class Foreseen(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ambs.reproduce.grid import Panel
-from ambs.reproduce.there import Found
+from ambs.reproduce.status import Found
 
 SIZES = ("xxs", "xs", "s", "m", "l")
 """Sizes of networks, ascending."""

@@ -9,7 +9,7 @@ from ambs.report.runs import Run
 from ambs.report.summary import Part, assemble
 from ambs.report.write import Format, write
 from ambs.reproduce.grid import Comparison, Panel
-from ambs.reproduce.there import Found
+from ambs.reproduce.status import Found
 
 NAMED = 6
 """Runs that are missing and named."""

@@ -7,10 +7,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from ambs.children import AMBS, Child, launch, stop
 from ambs.errors import STOPPED
 from ambs.reproduce.grid import Scale, command
-from ambs.reproduce.there import Found
+from ambs.reproduce.status import Found
+from ambs.storage.subprocesses import AMBS, Child, launch, stop
 
 COMPILED = Path("ambs", "compiled")
 """Folder, among the user's caches, of compiled programs: runs that differ in their seed only have the same ones. Not the

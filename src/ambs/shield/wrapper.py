@@ -11,8 +11,8 @@ import numpy as np
 
 from ambs.forks import refuse_after_fork
 from ambs.shield.actions import allowed, last_resort, outside, proposal
-from ambs.shield.decide import Decision, Reason
-from ambs.shield.runtime import Parts, shield
+from ambs.shield.rules import Decision, Reason
+from ambs.shield.shield import Parts, shield
 from ambs.shield.simulator import simulator_state
 from ambs.streams import at, stream
 

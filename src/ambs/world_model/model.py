@@ -8,14 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from ambs.config import ModelConfig
-from ambs.envs.labels import step_risk, violates
-from ambs.envs.model import Moves
+from ambs.data import Observation
+from ambs.dynamics import Moves
 from ambs.nn.distributions import two_hot_mean
 from ambs.nn.layers import MLP
 from ambs.nn.precision import at_least_float32
 from ambs.spec.formula import Atom, Atoms, Formula, Not
+from ambs.spec.risk import step_risk, violates
 from ambs.world_model.rssm import RSSM, Latent
-from ambs.world_model.vision import Decoder, Encoder, Observation, ObservationSpec
+from ambs.world_model.vision import Decoder, Encoder, ObservationSpec
 
 
 class Spec(NamedTuple):

@@ -52,7 +52,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from ambs.presets import resolve
     from ambs.spec import Atoms, parse_formula
     from ambs.training.learn import learn, updates_per_call
-    from ambs.world_model.model import Spec
+    from ambs.world_model.model import WorldSpec
     from ambs.world_model.vision import ObservationSpec
 
     training = {"batch": options.batch, "length": options.length}
@@ -61,7 +61,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     vector = 0 if options.obs == "vision" else options.vector
     seen = ObservationSpec(image=0 if options.obs == "vector" else 64, vector=vector)
     repeat = config.training.action_repeat
-    spec = Spec(seen, 2, Atoms(("hazard", "vase")), parse_formula("!hazard & !vase"), repeat, config.shield.cost)
+    spec = WorldSpec(seen, 2, Atoms(("hazard", "vase")), parse_formula("!hazard & !vase"), repeat, config.shield.cost)
     updates = options.updates or updates_per_call(config, images=seen.image > 0)
     rng = np.random.default_rng(0)
     lead = (updates, config.training.batch, config.training.length)

@@ -14,7 +14,7 @@ from ambs import config
 from ambs.data import Experience
 from ambs.nn.distributions import bins
 from ambs.spec import Atoms, parse_formula
-from ambs.world_model.model import Spec
+from ambs.world_model.model import WorldSpec
 from ambs.world_model.vision import ObservationSpec
 
 TINY = config.Size(4, 4, 1, 2, latents=2, classes=2, vector_layers=1, vector_units=4, bins=21)
@@ -83,12 +83,12 @@ def ignorant_agent(settings: Any) -> Any:
         yield Agent(Player(learned.model, behaviour.actors, behaviour.critics, thresholds), known, settings)
 
 
-def spec_of(observation: ObservationSpec | None = None, cost: float = 10.0) -> Spec:
+def spec_of(observation: ObservationSpec | None = None, cost: float = 10.0) -> WorldSpec:
     """Two actions, one atom, two frames per step."""
-    return Spec(observation or ObservationSpec(vector=3), 2, ATOMS, parse_formula("!hazard"), 2, cost)
+    return WorldSpec(observation or ObservationSpec(vector=3), 2, ATOMS, parse_formula("!hazard"), 2, cost)
 
 
-def batch_for(spec: Spec, batch: int = 2, time: int = 4, seed: int = 0) -> Experience:
+def batch_for(spec: WorldSpec, batch: int = 2, time: int = 4, seed: int = 0) -> Experience:
     """Made-up sequences `[batch, time]` of one-hot actions, one of them with an end inside."""
     rng = np.random.default_rng(seed)
     lead = (batch, time)

@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Atoms": "ambs.spec",
     "Decision": "ambs.shield",
-    "Parts": "ambs.shield",
+    "ShieldProblem": "ambs.shield",
     "Reason": "ambs.shield",
     "ShieldConfig": "ambs.shield",
     "Shielded": "ambs.shield",

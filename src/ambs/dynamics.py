@@ -20,7 +20,7 @@ Dynamics = Callable[[Key[Array, ""], Any, Any], Step]
 """(key, state, action) -> Step."""
 
 
-class Moves(NamedTuple):
+class SplitDynamics(NamedTuple):
     """A model taken apart, so that only what has to wait for the step before does: chance is drawn for all steps beforehand,
     labels are read off all states afterwards."""
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.acting.act import Player, act, initial_carry
+from ambs.acting.act import Player, act, initial_actor_state
 from ambs.agent.update import init
 from ambs.config import Config, ModelConfig
 from ambs.shield import Reason, ShieldConfig
@@ -24,7 +24,7 @@ def test_a_backup_action_is_held_while_the_state_violates(hold):
         learned = init(spec_of(), config, discrete=False, key=fresh())
         player = Player(learned.model, learned.behaviour.actors, learned.behaviour.critics, jnp.full(1, 0.5))
         step = quick_jit(partial(act, config=config, shielded=True))
-        carry, executed, reasons = initial_carry(player, ENVS), [], []
+        carry, executed, reasons = initial_actor_state(player, ENVS), [], []
         for t in range(10):
             unsafe = np.array([2 <= t <= 8, False, 2 <= t <= 8 and t != 4])
             is_first = np.array([t in (0, 6), t == 0, t == 0])

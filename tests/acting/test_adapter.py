@@ -16,7 +16,7 @@ from ambs.errors import UserError
 from ambs.presets import resolve
 from ambs.shield import Reason, ShieldConfig
 from ambs.spec import Atoms, parse_formula
-from ambs.world_model.model import Spec, WorldModel
+from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import fresh, tiny_sizes
 
@@ -69,7 +69,7 @@ def test_an_environment_that_has_changed_is_not_gone_on_with():
 
 
 BOX = Interface(
-    Spec(ObservationSpec(vector=2), 2, Atoms(("hazard",)), parse_formula("!hazard"), fallback=(0.0, 1.0)),
+    WorldSpec(ObservationSpec(vector=2), 2, Atoms(("hazard",)), parse_formula("!hazard"), fallback=(0.0, 1.0)),
     False,
     np.array([-0.1, 2.0], np.float32),
     np.array([0.3, 2.0], np.float32),

@@ -13,7 +13,7 @@ from ambs.presets import resolve
 from ambs.report.runs import read_run
 from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
 from ambs.reproduce.running import Plan, _defaults
-from ambs.reproduce.status import Found
+from ambs.reproduce.status import RunStatus
 from ambs.storage.subprocesses import Child
 from ambs.training.session import reopen
 from tests.report.synthetic import make_run
@@ -109,7 +109,7 @@ def test_a_grid_resumes_only_what_it_would_have_trained(tmp_path, monkeypatch):
     child = Child("", subprocess.Popen("true"), tmp_path, tmp_path, frozenset())
     started = []
     monkeypatch.setattr("ambs.reproduce.running.launch", lambda _, words, *rest, **more: started.append(words) or child)
-    Plan(tmp_path, SCALES["tiny"]).begin(Found(cell, "broken", read_run(run)))
+    Plan(tmp_path, SCALES["tiny"]).begin(RunStatus(cell, "broken", read_run(run)))
     child.process.wait()
     (words,) = started
     # Compiled programs, which are run as they are, do not come from a folder that may be somebody else's.

@@ -16,7 +16,7 @@ from ambs.errors import UserError
 from ambs.spec import Atoms, parse_formula
 from ambs.storage.arrays import flatten, from_bytes, restore, to_bytes
 from ambs.storage.checkpoint import load, save
-from ambs.world_model.model import Spec
+from ambs.world_model.model import WorldSpec
 from ambs.world_model.vision import ObservationSpec
 
 
@@ -27,7 +27,7 @@ def fresh(seed=0, **options):
 def agent(*fills):
     """Real states of an xxs agent, with `fill(shape, dtype)` in every array: `init` itself would take 14 s."""
     config = Config(ModelConfig(size="xxs"), AgentConfig())
-    spec = Spec(ObservationSpec(vector=4), 2, Atoms(("hazard",)), parse_formula("!hazard"), frames=2)
+    spec = WorldSpec(ObservationSpec(vector=4), 2, Atoms(("hazard",)), parse_formula("!hazard"), frames=2)
     shapes = eqx.filter_eval_shape(lambda key: init(spec, config, discrete=False, key=key), fresh())
 
     def fill_with(fill):

@@ -9,14 +9,14 @@ from ambs.data import Experience
 from ambs.envs.worlds.point_world import ATOMS, PointWorldEnv
 from ambs.spec import parse_formula
 from ambs.streams import at, stream
-from ambs.world_model.model import Spec, WorldModel
+from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import filter_one
 
 from .test_truth import trainer
 
 CONFIG = ModelConfig(size="xxs", learning_rate=2e-3, vector_scale=50.0)
-SPEC = Spec(ObservationSpec(vector=9), 2, ATOMS, parse_formula("!hazard", ATOMS))
+SPEC = WorldSpec(ObservationSpec(vector=9), 2, ATOMS, parse_formula("!hazard", ATOMS))
 UPDATES, CONTEXT, AHEAD = 1500, 10, (1, 5, 15, 30)
 GOAL = slice(2, 4)
 """Goal − position (m): where the robot is, as far as the observation tells."""

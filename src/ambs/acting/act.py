@@ -17,7 +17,7 @@ from ambs.errors import UserError
 from ambs.nn.precision import cast, compute_dtype
 from ambs.shield.config import ShieldConfig
 from ambs.shield.rules import Decision, Reason, rule
-from ambs.shield.shield import Parts, select, shield
+from ambs.shield.shield import ShieldProblem, select, shield
 from ambs.shield.traces import NO_ATOM, NOT_DRAWN, all_finite, rollout
 from ambs.streams import at, stream
 from ambs.world_model.model import WorldModel
@@ -36,7 +36,7 @@ class Player(NamedTuple):
     """Number of the level in force (`ShieldConfig.levels`), while calibration may change it; None: the settings' Δ."""
 
 
-class Carry(NamedTuple):
+class ActorState(NamedTuple):
     """Memory of the actor, one row per environment."""
 
     latent: Latent
@@ -59,16 +59,16 @@ def in_precision(player: Player, dtype: Any) -> Player:
     return player._replace(**{name: cast(getattr(player, name), dtype) for name in ("model", "actors", "critics")})
 
 
-def initial_carry(player: Player, envs: int) -> Carry:
+def initial_actor_state(player: Player, envs: int) -> ActorState:
     """Before the first observation."""
     start = player.model.rssm.initial()
     latent = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (envs, *leaf.shape)), start)
-    return Carry(latent, jnp.zeros((envs, player.model.spec.actions)), jnp.zeros(envs, jnp.int32))
+    return ActorState(latent, jnp.zeros((envs, player.model.spec.actions)), jnp.zeros(envs, jnp.int32))
 
 
 def act(
     player: Player,
-    carry: Carry,
+    carry: ActorState,
     observation: Observation,
     is_first: Bool[Array, "envs"],
     labels_now: Bool[Array, "envs atoms"] | None,
@@ -81,7 +81,7 @@ def act(
     shielded: bool,
     dtype: Any = jnp.float32,
     policy: str = "task",
-) -> tuple[Carry, Decision]:
+) -> tuple[ActorState, Decision]:
     """Filter the observation, propose an action and let the shield decide.
 
     `root` is the run's key, `step` the number of the decision; each purpose draws from its own stream. `labels_now` are
@@ -105,20 +105,20 @@ def act(
         known = jax.vmap(fast.model.trace_labels)(latent.features)[:, -1] >= player.thresholds[None]
     else:
         known = fast.model.true_trace_labels(labels_now[:, None])[:, 0]
-    parts = shield_parts(fast, config)
+    problem = shield_problem(fast, config)
     plain = accepted(proposed, config.shield)
     if shielded:
 
         def decide() -> Decision:
-            return shield(at(stream(root, "shield"), step), latent, proposed, parts, known)
+            return shield(at(stream(root, "shield"), step), latent, proposed, problem, known)
 
         decision = jax.lax.cond(active, decide, lambda: plain)
     else:
         decision = plain
     decision, held = _held(decision, carry, is_first, config.shield.hold)
     sound = good & jax.vmap(all_finite)(decision.action)
-    decision = jax.lax.cond(sound.all(), lambda: decision, lambda: _blind(decision, sound, latent, parts, root, step))
-    memory = jax.tree.map(lambda new, old: new.astype(old.dtype), Carry(latent, decision.action, held), carry)
+    decision = jax.lax.cond(sound.all(), lambda: decision, lambda: _blind(decision, sound, latent, problem, root, step))
+    memory = jax.tree.map(lambda new, old: new.astype(old.dtype), ActorState(latent, decision.action, held), carry)
     return memory, decision
 
 
@@ -131,7 +131,7 @@ def compiled_act(config: Config, shielded: bool, policy: str = "task") -> Any:
 
 
 def _held(
-    decision: Decision, carry: Carry, is_first: Bool[Array, "envs"], steps: int
+    decision: Decision, carry: ActorState, is_first: Bool[Array, "envs"], steps: int
 ) -> tuple[Decision, Int[Array, "envs"]]:
     """The decision with the last backup action in place of a new one where the state violates Ψ still; and for how long on."""
     unsafe = decision.reason == Reason.ALREADY_UNSAFE
@@ -141,9 +141,9 @@ def _held(
     return decision._replace(action=action), left
 
 
-def _last_good(player: Player, carry: Carry, is_first: Bool[Array, "envs"], like: Latent) -> Latent:
+def _last_good(player: Player, carry: ActorState, is_first: Bool[Array, "envs"], like: Latent) -> Latent:
     """The remembered state; the first of an episode where there is none or it is spoilt."""
-    start = initial_carry(player, is_first.shape[0]).latent
+    start = initial_actor_state(player, is_first.shape[0]).latent
     kept = select(is_first | ~jax.vmap(all_finite)(carry), start, carry.latent)
     return jax.tree.map(lambda leaf, same: leaf.astype(same.dtype), kept, like)
 
@@ -152,17 +152,17 @@ def _blind(
     decision: Decision,
     sound: Bool[Array, "envs"],
     latent: Latent,
-    parts: Parts,
+    problem: ShieldProblem,
     root: Key[Array, ""],
     step: Int[Array, ""],
 ) -> Decision:
     """The decision with the backup policy, or the action of last resort, in place of what is not sound."""
     envs = sound.shape[0]
-    backup = jax.vmap(parts.backup)(_keys(root, "blind", step, envs), latent)
+    backup = jax.vmap(problem.backup)(_keys(root, "blind", step, envs), latent)
     trusted = jax.vmap(all_finite)((latent, backup))
     resort = jnp.zeros_like(backup)
-    if parts.fallback is not None:
-        resort = jnp.broadcast_to(jnp.where(all_finite(parts.fallback), parts.fallback, 0.0)[None], backup.shape)
+    if problem.fallback is not None:
+        resort = jnp.broadcast_to(jnp.where(all_finite(problem.fallback), problem.fallback, 0.0)[None], backup.shape)
     action = select(trusted, backup, resort.astype(backup.dtype)).astype(decision.action.dtype)
     unknown = jnp.broadcast_to(jnp.array([[0.0, 1.0]], decision.interval.dtype), decision.interval.shape)
     return decision._replace(
@@ -174,12 +174,12 @@ def _blind(
     )
 
 
-def shield_parts(player: Player, config: Config) -> Parts:
+def shield_problem(player: Player, config: Config) -> ShieldProblem:
     """The world model, both policies and the safety critics as the shield takes them."""
     psi, atoms = player.model.trace_formula()
     twins = player.critics.only("safety_a", "safety_b")
     critics: Callable[[Any], Any] = lambda latent: twins.values(latent.features)  # noqa: E731
-    return Parts(
+    return ShieldProblem(
         rollout_fn=rollout(player.model.moves(), config.shield.steps),
         policy=player.actors.task.act,
         backup=player.actors.backup.act,

@@ -15,7 +15,7 @@ from ambs.errors import UserError
 from ambs.spec.formula import Atoms
 from ambs.spec.parser import parse_formula
 from ambs.storage.files import to_json
-from ambs.world_model.model import Spec
+from ambs.world_model.model import WorldSpec
 from ambs.world_model.vision import ObservationSpec
 
 SURVEY_STEPS = 200
@@ -29,7 +29,7 @@ LEAST_DEVIATION = 0.1
 class Interface:
     """Translations for one environment."""
 
-    spec: Spec
+    spec: WorldSpec
     discrete: bool
     low: np.ndarray
     """Bounds of continuous actions `[actions]`; the policy's −1 … 1 is stretched to them."""
@@ -53,7 +53,7 @@ class Interface:
         """What `to_dict` wrote; a UserError if anything in it is out of range."""
         check_interface(data)
         atoms = Atoms(tuple(data["atoms"]))
-        spec = Spec(
+        spec = WorldSpec(
             observation=_observation_spec(data["observation"]),
             actions=data["actions"],
             atoms=atoms,
@@ -130,9 +130,9 @@ class Interface:
     def first_rows(self, raw: Any, infos: dict[str, Any], config: Config) -> Experience:
         """Rows of first observations."""
         count = infos["labels"].shape[0]
-        nothing = np.zeros((count, self.spec.actions), np.float32)
+        no_action = np.zeros((count, self.spec.actions), np.float32)
         over = (np.zeros(count, bool), np.zeros(count, bool))
-        return self.rows(raw, nothing, infos, over, config)
+        return self.rows(raw, no_action, infos, over, config)
 
     def rows(
         self,
@@ -175,7 +175,7 @@ def interface(envs: LabelledVectorEnv, config: Config) -> Interface:
         actions, low, high = space.shape[0], space.low, space.high
     else:
         raise UserError(f"actions must be discrete, or a vector with finite bounds; this environment has {space}")
-    spec = Spec(
+    spec = WorldSpec(
         observation=observation,
         actions=actions,
         atoms=envs.atoms,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ambs.acting.act import Carry, Player, compiled_act, default_thresholds, initial_carry
+from ambs.acting.act import ActorState, Player, compiled_act, default_thresholds, initial_actor_state
 from ambs.acting.adapter import Interface
 from ambs.acting.fitting import check_meta, fitting
 from ambs.acting.ranges import check_level, check_thresholds, executed
@@ -66,7 +66,7 @@ class Agent:
         self.batch, self.root, self.steps = batch, jax.random.key(seed), 0
         self.shielded = self.config.shielded if shield is None else shield
         self._act = compiled_act(self.config, self.shielded, policy)
-        self._carry: Carry = initial_carry(self.player, batch)
+        self._carry: ActorState = initial_actor_state(self.player, batch)
         self._first = np.ones(batch, bool)
         self._thread: int | None = None
         self.refused = ""
@@ -146,17 +146,17 @@ class Agent:
         return executed(self.interface, decision)
 
     @property
-    def memory(self) -> Carry:
+    def memory(self) -> ActorState:
         """What the agent remembers after the last decision; the next one makes it invalid."""
         return self._carry
 
-    def follow(self, memory: Carry, observation: Any, labels: Any, root: Any, step: int) -> tuple[Carry, Any]:
+    def follow(self, memory: ActorState, observation: Any, labels: Any, root: Any, step: int) -> tuple[ActorState, Any]:
         """What the same policy would do without a shield, with a memory of its own: that memory, and actions as the model
         has them. The agent itself stays as it is."""
-        nobody, everybody = np.zeros(self.batch, bool), np.ones(self.batch, bool)
+        is_first, usable = np.zeros(self.batch, bool), np.ones(self.batch, bool)
         parts, known = self._checked(observation)[0], self._known(labels)
         off = np.array(False)
-        memory, decision = self._act(self.player, memory, parts, nobody, known, off, root, step, everybody)
+        memory, decision = self._act(self.player, memory, parts, is_first, known, off, root, step, usable)
         return memory, decision.action
 
     def explain(self, decision: Decision, env: int = 0) -> str:

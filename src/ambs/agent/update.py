@@ -24,7 +24,7 @@ from ambs.data import Experience
 from ambs.nn.precision import at_least_float32, cast
 from ambs.spec.risk import violates
 from ambs.world_model.loss import world_model_loss
-from ambs.world_model.model import Spec, WorldModel
+from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.rssm import Latent
 
 sg = jax.lax.stop_gradient
@@ -72,7 +72,7 @@ class Learned(NamedTuple):
     multiplier: Multiplier
 
 
-def init(spec: Spec, config: Config, *, discrete: bool, key: Key[Array, ""]) -> Learned:
+def init(spec: WorldSpec, config: Config, *, discrete: bool, key: Key[Array, ""]) -> Learned:
     """Fresh parameters and optimiser states."""
     size = config.model.widths
     features = size.deter + size.latents * size.classes
@@ -328,7 +328,7 @@ def _critic_loss(
     return (sg(weight) * losses).mean(axis=(0, 1))
 
 
-def _penalty(spec: Spec, config: Config) -> Penalty:
+def _penalty(spec: WorldSpec, config: Config) -> Penalty:
     return penalty(config.agent, config.shield.horizon, spec.cost)
 
 

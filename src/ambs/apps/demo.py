@@ -16,7 +16,7 @@ import numpy as np
 
 from ambs.dynamics import Step
 from ambs.envs.worlds.point_world import CROWDED, PointWorld, PointWorldEnv, State, keep_clear, seek_goal
-from ambs.shield import Parts, ShieldConfig, rollout, shield
+from ambs.shield import ShieldConfig, ShieldProblem, rollout, shield
 from ambs.shield.traces import trace_keys
 from ambs.statistics import mean_interval, share_interval
 from ambs.streams import at, stream
@@ -167,12 +167,12 @@ def _decider(world: PointWorld, env: PointWorldEnv, config: ShieldConfig | None)
         return action, none > 0, jnp.ones(none.shape), none
 
     def shielded(policy_key: jax.Array, shield_key: jax.Array, state: State, labels: jax.Array) -> Any:
-        decision = shield(shield_key, state, propose(policy_key, state), parts, labels)
+        decision = shield(shield_key, state, propose(policy_key, state), problem, labels)
         return decision.action, decision.overridden, decision.p_safe, decision.traces_used
 
     if config is None:
         return jax.jit(unshielded)
-    parts = Parts(rollout(world.dynamics(), config.steps), seek_goal, keep_clear, env.psi, env.atoms, config)
+    problem = ShieldProblem(rollout(world.dynamics(), config.steps), seek_goal, keep_clear, env.psi, env.atoms, config)
     return jax.jit(shielded)
 
 

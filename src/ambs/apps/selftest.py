@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ambs.acting.act import Player, act, initial_carry
+from ambs.acting.act import Player, act, initial_actor_state
 from ambs.agent.update import Learned, init
 from ambs.config import Config
 from ambs.data import Experience
@@ -23,7 +23,7 @@ from ambs.presets import resolve
 from ambs.shield.rules import Decision, Reason
 from ambs.spec import Atoms, parse_formula
 from ambs.training.learn import learn
-from ambs.world_model.model import Spec
+from ambs.world_model.model import WorldSpec
 from ambs.world_model.vision import ObservationSpec
 
 ENVS, VECTOR, ACTIONS = 8, 16, 2
@@ -51,7 +51,7 @@ def self_test() -> Figures:
     """Act, shield, spoil an observation, learn."""
     # Fewer imagined steps: they are unrolled where they are summed up, and each takes its time to compile.
     config = resolve("quickstart", changes={"agent": {"imagination": 2}})
-    spec = Spec(
+    spec = WorldSpec(
         ObservationSpec(vector=VECTOR), ACTIONS, Atoms(("hazard",)), parse_formula("!hazard"),
         config.training.action_repeat, config.shield.cost,
     )  # fmt: skip
@@ -102,7 +102,7 @@ def _compiled(aside: ThreadPoolExecutor, function: Callable[..., Any]) -> Callab
 def _actor(learned: Learned, compiled: Callable[..., Callable[[], Any]]) -> Callable[..., Decision]:
     behaviour = learned.behaviour
     player = Player(learned.model, behaviour.actors, behaviour.critics, jnp.full(1, 0.5))
-    carry = initial_carry(player, ENVS)
+    carry = initial_actor_state(player, ENVS)
     seen = np.random.default_rng(0).normal(size=(ENVS, VECTOR)).astype(np.float32)
     labels, first = np.zeros((ENVS, 1), bool), np.ones(ENVS, bool)
 
@@ -119,7 +119,7 @@ def _actor(learned: Learned, compiled: Callable[..., Callable[[], Any]]) -> Call
 
 
 def _learner(
-    config: Config, spec: Spec, learned: Learned, compiled: Callable[..., Callable[[], Any]]
+    config: Config, spec: WorldSpec, learned: Learned, compiled: Callable[..., Callable[[], Any]]
 ) -> Callable[[], Any]:
     """One update at a time, each from the same state."""
     rng = np.random.default_rng(0)

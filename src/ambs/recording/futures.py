@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from ambs.acting.act import Player, in_precision, shield_parts
+from ambs.acting.act import Player, in_precision, shield_problem
 from ambs.config import Config
-from ambs.dynamics import Moves
+from ambs.dynamics import SplitDynamics
 from ambs.shield.rules import rule
 from ambs.shield.traces import Evidence, play, rollout, trace_keys
 from ambs.world_model.rssm import Latent
@@ -61,27 +61,27 @@ def imagine_again(
     fast = in_precision(player, dtype)
     # The memory is kept in single precision; the shield decided in the model's own.
     latent = jax.tree.map(lambda leaf: leaf.astype(dtype), latent)
-    parts = shield_parts(fast, config)
+    problem = shield_problem(fast, config)
     keys = trace_keys(key, env, jnp.arange(rule(config.shield).traces))
-    how: dict[str, Any] = {"psi": parts.psi, "atoms": parts.atoms, "config": parts.config}
-    how |= {"thresholds": parts.thresholds}
+    how: dict[str, Any] = {"psi": problem.psi, "atoms": problem.atoms, "config": problem.config}
+    how |= {"thresholds": problem.thresholds}
     rolled: Any = functools.partial(
-        play, proposed=proposed, rollout_fn=parts.rollout_fn, policy=parts.policy, critics=parts.critics, **how
+        play, proposed=proposed, rollout_fn=problem.rollout_fn, policy=problem.policy, critics=problem.critics, **how
     )
     traces, evidence = jax.vmap(lambda one: rolled(one, latent))(keys)
-    risk = 1 - parts.psi.probability(traces.labels.astype(jnp.float32), parts.atoms).min(axis=(1, 2))
+    risk = 1 - problem.psi.probability(traces.labels.astype(jnp.float32), problem.atoms).min(axis=(1, 2))
     steps = config.shield.steps
     early = jnp.where(evidence.first_violation > 0, 2.0 + steps - evidence.first_violation, 0.0)
     badness = early + jnp.where(jnp.isfinite(risk), risk, 0.0)
     # Only those that the decision is made of are counter-examples to it.
     badness = jnp.where(jnp.arange(keys.shape[0]) < used, badness, -1.0)
     _, worst = jax.lax.top_k(badness, min(WORST, keys.shape[0]))
-    critics = parts.critics
+    critics = problem.critics
     filmed: Any = functools.partial(
         play,
         proposed=proposed,
         rollout_fn=rollout(_filming(fast.model.moves()), steps),
-        policy=lambda one, film: parts.policy(one, film.latent),
+        policy=lambda one, film: problem.policy(one, film.latent),
         critics=None if critics is None else lambda film: critics(film.latent),
         **how,
     )
@@ -100,13 +100,13 @@ def shown_steps(first: Int[Array, ""], steps: int) -> Int[Array, "pictures"]:
     return jnp.round(1 + jnp.arange(PICTURES) * (last - 1) / (PICTURES - 1)).astype(int)
 
 
-def _filming(moves: Moves) -> Moves:
+def _filming(moves: SplitDynamics) -> SplitDynamics:
     def move(film: _Film, action: Any, chance: Any) -> _Film:
         arrival = moves.move(film.latent, action, chance)
         reel = jax.lax.dynamic_update_index_in_dim(film.reel, arrival.features, film.at, 0)
         return _Film(arrival, reel, film.at + 1)
 
-    return Moves(moves.draw, move, lambda film: moves.show(film.latent), moves.read)
+    return SplitDynamics(moves.draw, move, lambda film: moves.show(film.latent), moves.read)
 
 
 def _decoded(player: Player, reel: Float[Array, "worst time features"], shown: Any) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ IDENTITY = ("env", "method", "seed")
 
 
 @dataclass(frozen=True)
-class Found:
+class RunStatus:
     """A cell and the best run of it that is there."""
 
     cell: Cell
@@ -35,22 +35,22 @@ class Found:
         return 0 if self.run is None else self.run.frames
 
 
-def look(cell: Cell, out: Path, scale: Scale, semantics: str = "corrected") -> Found:
+def find_run(cell: Cell, out: Path, scale: Scale, semantics: str = "corrected") -> RunStatus:
     """The best run at the cell's folder: the folder itself, or a run folder in it; finished before broken, then the longest."""
     home = out / cell.folder
     places = [path.parent for path in (home / "config.json", *sorted(home.glob("*/config.json"))) if path.is_file()]
-    found: list[Found] = []
+    found: list[RunStatus] = []
     for place in places:
         try:
             run = read_run(place)
         except UserError:
             continue  # Not a run, whatever it is.
-        found.append(Found(cell, _state(run, cell.panel.frames), run))
+        found.append(RunStatus(cell, _state(run, cell.panel.frames), run))
     if not found:
-        return Found(cell)
+        return RunStatus(cell)
     best = max(found, key=lambda one: (_ORDER.index(one.state), one.frames))
     assert best.run is not None
-    return Found(cell, best.state, best.run, _others(best.run, wanted(cell, scale, semantics)))
+    return RunStatus(cell, best.state, best.run, _others(best.run, wanted(cell, scale, semantics)))
 
 
 def wanted(cell: Cell, scale: Scale, semantics: str = "corrected") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from ambs.shield.config import ShieldConfig, paper_semantics
 from ambs.shield.rules import Decision, Reason, Rule, replay, rule
-from ambs.shield.shield import Parts, shield, shield_with_deadline
+from ambs.shield.shield import ShieldProblem, shield, shield_with_deadline
 from ambs.shield.simulator import simulator_dynamics, simulator_state
 from ambs.shield.traces import Evidence, Policy, RolloutFn, Trace, rollout
 from ambs.shield.wrapper import Shielded
@@ -10,12 +10,12 @@ from ambs.shield.wrapper import Shielded
 __all__ = [
     "Decision",
     "Evidence",
-    "Parts",
     "Policy",
     "Reason",
     "RolloutFn",
     "Rule",
     "ShieldConfig",
+    "ShieldProblem",
     "Shielded",
     "Trace",
     "paper_semantics",

@@ -26,7 +26,7 @@ from ambs.streams import stream
 
 
 @dataclass(frozen=True)
-class Parts:
+class ShieldProblem:
     """All that a shield needs besides the moment: policies and model are functions of one environment's state."""
 
     rollout_fn: RolloutFn
@@ -72,7 +72,7 @@ def shield(
     key: Key[Array, ""],
     state: PyTree,
     proposed: PyTree,
-    parts: Parts,
+    problem: ShieldProblem,
     labels_now: Bool[Array, "envs atoms"] | None = None,
     usable: Bool[Array, "envs"] | None = None,
 ) -> Decision:
@@ -82,21 +82,21 @@ def shield(
     environments; `labels_now` are the labels of the current states, s_0 of G≤T, and needed unless `check_initial` is off.
     Where `usable` is false, somebody has found state or proposal unfit, and they count as not finite.
     """
-    table = rule(parts.config)
+    table = rule(problem.config)
 
     def undecided(progress: _Progress) -> Bool[Array, ""]:
         return (progress.reason == Reason.UNDECIDED).any()
 
     def look(progress: _Progress) -> _Progress:
-        return _look(progress, key, state, proposed, parts, table)
+        return _look(progress, key, state, proposed, problem, table)
 
-    progress = _start(state, proposed, parts, table, labels_now, usable)
+    progress = _start(state, proposed, problem, table, labels_now, usable)
     progress = jax.lax.while_loop(undecided, look, progress)
-    return _finish(progress, key, state, proposed, parts, table)
+    return _finish(progress, key, state, proposed, problem, table)
 
 
 def shield_with_deadline(
-    parts: Parts, seconds: float, clock: Callable[[], float] = time.monotonic
+    problem: ShieldProblem, seconds: float, clock: Callable[[], float] = time.monotonic
 ) -> Callable[..., Decision]:
     """A host-side shield with the arguments `(key, state, proposed, labels_now=None)` that stops looking after `seconds`.
 
@@ -107,11 +107,11 @@ def shield_with_deadline(
     """
     if not seconds > 0:
         raise UserError(f"a deadline must be above 0 seconds, got {seconds}")
-    table = rule(parts.config)
-    start = jax.jit(lambda state, proposed, labels: _start(state, proposed, parts, table, labels))
-    look = jax.jit(lambda progress, key, state, proposed: _look(progress, key, state, proposed, parts, table))
+    table = rule(problem.config)
+    start = jax.jit(lambda state, proposed, labels: _start(state, proposed, problem, table, labels))
+    look = jax.jit(lambda progress, key, state, proposed: _look(progress, key, state, proposed, problem, table))
     finish = jax.jit(
-        lambda progress, key, state, proposed: _late_and_timely(progress, key, state, proposed, parts, table)
+        lambda progress, key, state, proposed: _late_and_timely(progress, key, state, proposed, problem, table)
     )
 
     compiled: list[Any] = []
@@ -141,31 +141,31 @@ def shield_with_deadline(
 
 
 def _late_and_timely(
-    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, parts: Parts, table: Rule
+    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, problem: ShieldProblem, table: Rule
 ) -> tuple[Decision, Decision]:
     """The decision if time is up by now, in which nothing is accepted; and if it is not."""
     accepted = progress.reason == Reason.ACCEPTED
     reason = jnp.where(accepted, int(Reason.DEADLINE), progress.reason)
-    late = _finish(progress._replace(reason=reason), key, state, proposed, parts, table)
+    late = _finish(progress._replace(reason=reason), key, state, proposed, problem, table)
     timely = late._replace(action=select(accepted, proposed, late.action), overridden=~accepted, reason=progress.reason)
     return late, timely
 
 
 def _start(
-    state: PyTree, proposed: PyTree, parts: Parts, table: Rule, labels_now: Any, usable: Any = None
+    state: PyTree, proposed: PyTree, problem: ShieldProblem, table: Rule, labels_now: Any, usable: Any = None
 ) -> _Progress:
     envs = jax.tree.leaves(proposed)[0].shape[0]
     reason = jnp.full(envs, int(Reason.UNDECIDED))
-    if parts.config.check_initial:
+    if problem.config.check_initial:
         if labels_now is None:
             raise UserError("labels_now, the labels of the current states, are needed unless check_initial is off")
         if jnp.result_type(labels_now) != jnp.bool_:
             raise UserError(f"labels_now must be truth values, got {jnp.result_type(labels_now)}")
-        unsafe = ~parts.psi.holds(labels_now, parts.atoms)
+        unsafe = ~problem.psi.holds(labels_now, problem.atoms)
         reason = jnp.where(unsafe, int(Reason.ALREADY_UNSAFE), reason)
     trusted = jax.vmap(all_finite)((state, proposed)) & (True if usable is None else usable)
-    if parts.thresholds is not None:
-        trusted &= _are_thresholds(parts.thresholds)
+    if problem.thresholds is not None:
+        trusted &= _are_thresholds(problem.thresholds)
     reason = jnp.where(trusted, reason, int(Reason.NON_FINITE))
     return _Progress(jnp.zeros(envs, int), reason, _blank((envs, len(table.looks), table.chunk)))
 
@@ -176,12 +176,12 @@ def _are_thresholds(values: Any) -> Any:
 
 
 def _blank(shape: tuple[int, ...]) -> Evidence:
-    nothing, nought = jnp.full(shape, NOT_DRAWN), jnp.zeros(shape)
-    return Evidence(nothing, nothing, jnp.ones(shape, bool), nought, nought)
+    not_drawn, zeros = jnp.full(shape, NOT_DRAWN), jnp.zeros(shape)
+    return Evidence(not_drawn, not_drawn, jnp.ones(shape, bool), zeros, zeros)
 
 
 def _look(
-    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, parts: Parts, table: Rule
+    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, problem: ShieldProblem, table: Rule
 ) -> _Progress:
     """Draw as many chunks as there are environments, share them among those that are undecided, and judge these.
 
@@ -197,13 +197,13 @@ def _look(
     fresh = sample(
         jax.vmap(lambda env, look: trace_keys(key, env, look * table.chunk + jnp.arange(table.chunk)))(env, look),
         *jax.tree.map(lambda leaf: leaf[env], (state, proposed)),
-        rollout_fn=parts.rollout_fn,
-        policy=parts.policy,
-        psi=parts.psi,
-        atoms=parts.atoms,
-        config=parts.config,
-        critics=parts.critics,
-        thresholds=parts.thresholds,
+        rollout_fn=problem.rollout_fn,
+        policy=problem.policy,
+        psi=problem.psi,
+        atoms=problem.atoms,
+        config=problem.config,
+        critics=problem.critics,
+        thresholds=problem.thresholds,
     )
 
     def store(old: Array, new: Array) -> Array:
@@ -213,7 +213,7 @@ def _look(
     drawn = (evidence.first_violation != NOT_DRAWN).all(axis=2)
     violating = (evidence.first_violation > 0).sum(axis=2).cumsum(axis=1)
     sound = evidence.finite.all(axis=2).cumprod(axis=1).astype(bool)
-    reasons = judge_counts(counts_at(parts.config, parts.level), jnp.arange(total)[None], violating)
+    reasons = judge_counts(counts_at(problem.config, problem.level), jnp.arange(total)[None], violating)
     reasons = jnp.where(sound, reasons, int(Reason.NON_FINITE))
     stops = drawn & (reasons != Reason.UNDECIDED)
     last = jnp.where(stops.any(axis=1), jnp.argmax(stops, axis=1), drawn.sum(axis=1) - 1)
@@ -229,19 +229,19 @@ def _look(
 
 
 def _finish(
-    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, parts: Parts, table: Rule
+    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, problem: ShieldProblem, table: Rule
 ) -> Decision:
     envs = progress.reason.shape[0]
     overridden = progress.reason != Reason.ACCEPTED
     backup_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(key, "backup"), jnp.arange(envs))
-    backup = jax.vmap(parts.backup)(backup_keys, state)
-    if parts.leave is not None:
-        leaving = jax.vmap(parts.leave)(backup_keys, state)
+    backup = jax.vmap(problem.backup)(backup_keys, state)
+    if problem.leave is not None:
+        leaving = jax.vmap(problem.leave)(backup_keys, state)
         backup = select(progress.reason == Reason.ALREADY_UNSAFE, leaving, backup)
     trusted = jax.vmap(all_finite)(backup)
     last_resort = jax.tree.map(jnp.zeros_like, backup)
-    if parts.fallback is not None:
-        fallback = _broadcast(parts.fallback, backup)
+    if problem.fallback is not None:
+        fallback = _broadcast(problem.fallback, backup)
         last_resort = select(jax.vmap(all_finite)(fallback), fallback, last_resort)
     action = select(overridden, select(trusted, backup, last_resort), proposed)
     evidence = jax.tree.map(lambda leaf: leaf.reshape(envs, table.traces), progress.evidence)

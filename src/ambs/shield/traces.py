@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from ambs.dynamics import Dynamics, Moves
+from ambs.dynamics import Dynamics, SplitDynamics
 from ambs.errors import UserError
 from ambs.nn.recurrent import unrolled
 from ambs.shield.config import ShieldConfig
@@ -55,11 +55,11 @@ class Evidence(NamedTuple):
     """What a critic added to it."""
 
 
-def rollout(dynamics: Dynamics | Moves, steps: int) -> RolloutFn:
+def rollout(dynamics: Dynamics | SplitDynamics, steps: int) -> RolloutFn:
     """A `rollout_fn` of this many steps from the transition function of a model, whole or taken apart."""
 
     def play(key: Key[Array, ""], state: Any, first_action: Any, policy: Policy) -> Trace:
-        if isinstance(dynamics, Moves):
+        if isinstance(dynamics, SplitDynamics):
             return _play_apart(dynamics, steps, key, state, first_action, policy)
 
         def advance(carry: tuple[Any, Any], step: Int[Array, ""]) -> tuple[tuple[Any, Any], Any]:
@@ -75,7 +75,9 @@ def rollout(dynamics: Dynamics | Moves, steps: int) -> RolloutFn:
     return play
 
 
-def _play_apart(moves: Moves, steps: int, key: Key[Array, ""], state: Any, first_action: Any, policy: Policy) -> Trace:
+def _play_apart(
+    moves: SplitDynamics, steps: int, key: Key[Array, ""], state: Any, first_action: Any, policy: Policy
+) -> Trace:
     drawn = jax.vmap(lambda step: moves.draw(_key(key, step, "move")))(jnp.arange(steps))
 
     def advance(carry: tuple[Any, Any], item: tuple[Array, Any]) -> tuple[tuple[Any, Any], Any]:

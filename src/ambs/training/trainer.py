@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ambs.acting.accounting import Accounts
-from ambs.acting.act import Carry, Player, compiled_act, default_thresholds, initial_carry
+from ambs.acting.act import ActorState, Player, compiled_act, default_thresholds, initial_actor_state
 from ambs.acting.adapter import Interface, interface, survey
 from ambs.acting.worlds import make_envs
 from ambs.agent.update import Learned, init
@@ -88,7 +88,7 @@ class Trainer:
         self.learned: Learned = jax.jit(lambda key: fresh(key=key))(stream(self.root, "init"))
         self.thresholds = default_thresholds(config, len(self.learned.model.trace_formula()[1]))
         self.level = first_level(config)
-        self.carry: Carry = initial_carry(self.player, config.training.envs)
+        self.carry: ActorState = initial_actor_state(self.player, config.training.envs)
         self.accounts = Accounts(config.training.envs)
         self.turns = 0
         """Steps of the vector environment."""

@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from ambs.envs.vector.replicas import CopiesVectorEnv, Factory, Shown, advance, begin, describe, glimpse
+from ambs.envs.vector.replicas import Factory, LastSound, ReplicaVectorEnv, advance, begin, describe, query_or_none
 from ambs.envs.vector.vector import MAX_FAULTS, Frames
 from ambs.errors import UserError
 from ambs.spec.formula import Formula
@@ -27,7 +27,7 @@ from ambs.spec.formula import Formula
 Call = Literal["reset", "step", "call"]
 
 
-class ProcessVectorEnv(CopiesVectorEnv):
+class ProcessVectorEnv(ReplicaVectorEnv):
     """Labelled environments in processes; see `ambs.envs.vector.vector` for what a step returns."""
 
     def __init__(
@@ -96,10 +96,10 @@ class ProcessVectorEnv(CopiesVectorEnv):
         answers = self._ask("call", dict.fromkeys(indices, (method,)), faults)
         return {index: answer[0] for index, answer in answers.items()}
 
-    def _glimpse(self, index: int, method: str, *arguments: Any) -> Any:
+    def _query_or_none(self, index: int, method: str, *arguments: Any) -> Any:
         # Caught in the worker: one that lets an exception out is gone, and its episode with it.
         try:
-            return self._call(index, "glimpse", method, *arguments)
+            return self._call(index, "query_or_none", method, *arguments)
         except UserError:
             return None
 
@@ -202,7 +202,7 @@ class _FrameAccounts(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env, repeat: int, atoms: int) -> None:
         super().__init__(_Ordinary(env))
         self.repeat, self.atom_count = repeat, atoms
-        self.shown = Shown(env.observation_space, atoms, 1)
+        self.shown = LastSound(env.observation_space, atoms, 1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         del options
@@ -213,8 +213,8 @@ class _FrameAccounts(gymnasium.Wrapper[Any, Any, Any, Any]):
         found = super().get_wrapper_attr(name)
         return _ordinary(found) if callable(found) else found
 
-    def glimpse(self, method: str, *arguments: Any) -> Any:
-        return glimpse(self.env, method, *arguments)
+    def query_or_none(self, method: str, *arguments: Any) -> Any:
+        return query_or_none(self.env, method, *arguments)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         frames = Frames.empty(1, self.repeat, self.atom_count)

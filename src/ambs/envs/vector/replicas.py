@@ -41,7 +41,7 @@ class Unsound(RuntimeError):  # noqa: N818 (said of what an environment returned
     """Something an environment returned that cannot be used."""
 
 
-class Shown:
+class LastSound:
     """The last sound observations and labels of n environments."""
 
     def __init__(self, space: gymnasium.Space[Any], atoms: int, num: int) -> None:
@@ -99,7 +99,7 @@ class Shown:
         return array
 
 
-def begin(env: gymnasium.Env, seed: int | None, index: int, shown: Shown) -> str:
+def begin(env: gymnasium.Env, seed: int | None, index: int, shown: LastSound) -> str:
     """Start an episode in one environment; returns what went wrong, or nothing."""
     try:
         observation, info = env.reset(seed=seed)
@@ -109,7 +109,7 @@ def begin(env: gymnasium.Env, seed: int | None, index: int, shown: Shown) -> str
     return ""
 
 
-def advance(env: gymnasium.Env, action: Any, index: int, frames: Frames, shown: Shown) -> tuple[bool, bool, str]:
+def advance(env: gymnasium.Env, action: Any, index: int, frames: Frames, shown: LastSound) -> tuple[bool, bool, str]:
     """Repeat an action in one environment until its episode ends, row `index` of `frames` telling what came of it.
 
     Returns terminated, truncated, and what went wrong, or nothing; sound frames before a fault count.
@@ -131,7 +131,7 @@ def advance(env: gymnasium.Env, action: Any, index: int, frames: Frames, shown: 
     return bool(terminated), bool(truncated), ""
 
 
-def glimpse(env: gymnasium.Env, method: str, *arguments: Any) -> Any:
+def query_or_none(env: gymnasium.Env, method: str, *arguments: Any) -> Any:
     """What a method that only looks tells; None where it fails: nobody's episode should end for that."""
     try:
         return env.get_wrapper_attr(method)(*arguments)
@@ -156,7 +156,7 @@ def vocabulary(env: Any) -> tuple[Atoms, Formula]:
     return env.get_wrapper_attr("atoms"), env.get_wrapper_attr("psi")
 
 
-class CopiesVectorEnv(LabelledVectorEnv):
+class ReplicaVectorEnv(LabelledVectorEnv):
     """What vector environments made of copies have in common; see `ambs.envs.vector.vector` for what a step returns."""
 
     def __init__(
@@ -193,7 +193,7 @@ class CopiesVectorEnv(LabelledVectorEnv):
         known = probe.has_wrapper_attr("fallback_action")
         self.fallback_action = probe.get_wrapper_attr("fallback_action") if known else None
         probe.close()
-        self._shown = Shown(self.single_observation_space, len(atoms), num_envs)
+        self._shown = LastSound(self.single_observation_space, len(atoms), num_envs)
         self._copies: list[Any] = [None] * num_envs
         """None: to be made when it is needed."""
 
@@ -201,18 +201,18 @@ class CopiesVectorEnv(LabelledVectorEnv):
         """What the copies' own `render` draws."""
         if not self.can_draw:
             raise UserError('this environment cannot be drawn: make it with render_mode "rgb_array"')
-        return self._glimpses(which, "render")
+        return self._query_each(which, "render")
 
     def scenes(self, which: Sequence[int]) -> dict[int, Scene]:
         """What the copies' own `map_scene` tells."""
-        return self._glimpses(which, "map_scene") if self._has_scenes else {}
+        return self._query_each(which, "map_scene") if self._has_scenes else {}
 
     def imagined(self, now: Scene, observations: np.ndarray) -> list[Scene] | None:
         """What a copy's own `map_imagined` makes of observations."""
         there = [index for index, copy in enumerate(self._copies) if copy is not None]
         if not self._imagines or not there:
             return None
-        found = [self._glimpse(there[0], "map_imagined", now, seen) for seen in observations]
+        found = [self._query_or_none(there[0], "map_imagined", now, seen) for seen in observations]
         return None if any(scene is None for scene in found) else found
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -310,11 +310,11 @@ class CopiesVectorEnv(LabelledVectorEnv):
         """Call a method of one copy."""
         raise NotImplementedError
 
-    def _glimpses(self, which: Sequence[int], method: str) -> dict[int, Any]:
+    def _query_each(self, which: Sequence[int], method: str) -> dict[int, Any]:
         """What a method tells of these copies. One thrown away after a fault is not made anew only to be looked at."""
-        found = {index: self._glimpse(index, method) for index in which if self._copies[index] is not None}
+        found = {index: self._query_or_none(index, method) for index in which if self._copies[index] is not None}
         return {index: told for index, told in found.items() if told is not None}
 
-    def _glimpse(self, index: int, method: str, *arguments: Any) -> Any:
-        """As `glimpse`, of one copy."""
+    def _query_or_none(self, index: int, method: str, *arguments: Any) -> Any:
+        """As `query_or_none`, of one copy."""
         raise NotImplementedError

@@ -7,11 +7,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ambs.envs.vector.replicas import CopiesVectorEnv, advance, begin, describe, glimpse
+from ambs.envs.vector.replicas import ReplicaVectorEnv, advance, begin, describe, query_or_none
 from ambs.envs.vector.vector import Frames
 
 
-class SerialVectorEnv(CopiesVectorEnv):
+class SerialVectorEnv(ReplicaVectorEnv):
     """Labelled environments in this process; see `ambs.envs.vector.vector` for what a step returns."""
 
     def _start(self, seeds: dict[int, int]) -> dict[int, str]:
@@ -49,5 +49,5 @@ class SerialVectorEnv(CopiesVectorEnv):
     def _call(self, index: int, method: str, *arguments: Any) -> Any:
         return self._copy(index).get_wrapper_attr(method)(*arguments)
 
-    def _glimpse(self, index: int, method: str, *arguments: Any) -> Any:
-        return glimpse(self._copies[index], method, *arguments)
+    def _query_or_none(self, index: int, method: str, *arguments: Any) -> Any:
+        return query_or_none(self._copies[index], method, *arguments)

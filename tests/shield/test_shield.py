@@ -76,7 +76,7 @@ def test_already_unsafe():
 def evidence(labels, config=None, psi=PSI, continues=None, probabilities=False, critics=None, key=KEY):
     config = config or ShieldConfig(horizon=len(labels))
     trace = script(labels, continues, probabilities)(None, jnp.zeros(1), None, None)
-    found = judge(key, trace, psi=psi, atoms=ATOMS, config=config, critics=critics)
+    found = judge(key, trace, coin_problem(0.0, config, psi=psi, critics=critics))
     return int(found.first_violation), int(found.atom), bool(found.finite)
 
 
@@ -117,13 +117,13 @@ def test_a_step_of_several_frames_is_drawn_once():
         trace = Trace(labels, jnp.ones(1), jnp.ones(1, bool), jnp.zeros(1))
         drawn, blamed = jax.vmap(
             lambda key, trace=trace, psi=psi: judge(
-                key, trace, psi=psi, atoms=ATOMS, config=ShieldConfig(horizon=1, labels="sample")
+                key, trace, coin_problem(0.0, ShieldConfig(horizon=1, labels="sample"), psi=psi)
             )[:2]
         )(jax.random.split(at(KEY, number), 10_000))
         assert np.mean(np.asarray(drawn) == 1) == pytest.approx(risk, abs=0.015)
         assert (np.asarray(blamed)[np.asarray(drawn) == 1] >= 0).all()
         mean = ShieldConfig(horizon=1, labels="mean", cost=10.0)
-        assert float(judge(KEY, trace, psi=psi, atoms=ATOMS, config=mean).cost) == pytest.approx(10 * risk, rel=1e-5)
+        assert float(judge(KEY, trace, coin_problem(0.0, mean, psi=psi)).cost) == pytest.approx(10 * risk, rel=1e-5)
         assert float(step_risk(psi, ATOMS, labels)[0]) == pytest.approx(risk, rel=1e-5)
 
 
@@ -163,7 +163,7 @@ def test_label_rules():
     assert evidence(labels, calibrated, probabilities=True)[:2] == (1, 1)
     sampling = ShieldConfig(horizon=2, labels="sample")
     trace = script(labels, probabilities=True)(None, jnp.zeros(1), None, None)
-    draws = jax.vmap(lambda key: judge(key, trace, psi=PSI, atoms=ATOMS, config=sampling).first_violation)(
+    draws = jax.vmap(lambda key: judge(key, trace, coin_problem(0.0, sampling)).first_violation)(
         jax.random.split(KEY, 10_000)
     )
     # A step violates with 1 − .6 · .8 = .52.
@@ -355,7 +355,7 @@ def test_whole_numbers_are_labels_too(dtype):
     labels = np.array([[1, 0]] * 3, dtype)
     trace = script(labels)(None, jnp.zeros(1), None, None)._replace(labels=jnp.asarray(labels)[:, None])
     psi = parse_formula("hazard -> collision", ATOMS)
-    found = judge(KEY, trace, psi=psi, atoms=ATOMS, config=ShieldConfig(horizon=3))
+    found = judge(KEY, trace, coin_problem(0.0, ShieldConfig(horizon=3), psi=psi))
     assert int(found.first_violation) == 1
 
 
@@ -376,7 +376,7 @@ def test_frames_of_a_step():
     trace = trace._replace(labels=jnp.array([[[0.5, 0.0], [0.5, 0.0]]]))
     for frame_costs, flagged in (("any", False), ("sum", True)):
         config = ShieldConfig(horizon=1, labels="mean", frame_costs=frame_costs)
-        found = judge(KEY, trace, psi=PSI, atoms=ATOMS, config=config)
+        found = judge(KEY, trace, coin_problem(0.0, config))
         assert (int(found.first_violation) > 0) == flagged
 
 

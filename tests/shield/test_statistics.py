@@ -130,12 +130,11 @@ def test_company_changes_no_decision(envs):
     problem = coin_problem(0.0, config, policy=lambda _key, state: jnp.append(state, 0.0))
     state, proposed = risks[:, None], jnp.stack([risks, jnp.zeros(envs)], axis=1)
     labels = jnp.zeros((envs, 2), bool).at[1:2, 0].set(True)
-    how = {"psi": problem.psi, "atoms": problem.atoms, "config": config}
 
     @jax.jit
     def both(key):
         keys = jax.vmap(lambda env: trace_keys(key, env, jnp.arange(config.traces)))(jnp.arange(envs))
-        futures = sample(keys, state, proposed, rollout_fn=problem.rollout_fn, policy=problem.policy, **how)
+        futures = sample(keys, state, proposed, problem)
         return shield(key, state, proposed, problem, labels), futures.first_violation
 
     seen = set()

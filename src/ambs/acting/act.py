@@ -16,8 +16,9 @@ from ambs.data import Observation
 from ambs.errors import UserError
 from ambs.nn.precision import cast, compute_dtype
 from ambs.shield.config import ShieldConfig
+from ambs.shield.problem import ShieldProblem
 from ambs.shield.rules import Decision, Reason, rule
-from ambs.shield.shield import ShieldProblem, select, shield
+from ambs.shield.shield import select, shield
 from ambs.shield.traces import NO_ATOM, NOT_DRAWN, all_finite, rollout
 from ambs.streams import at, stream
 from ambs.world_model.model import WorldModel

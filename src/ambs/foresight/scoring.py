@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from ambs.acting.act import Player, in_precision, shield_problem
 from ambs.config import Config
 from ambs.dynamics import Dynamics, SplitDynamics
-from ambs.shield.shield import ShieldProblem
-from ambs.shield.traces import Policy, Trace, all_finite, judge, rollout, sample, trace_keys
+from ambs.shield.problem import Policy, ShieldProblem, Trace
+from ambs.shield.traces import all_finite, judge, rollout, sample, trace_keys
 from ambs.spec.formula import Atoms, Formula, Not
 from ambs.streams import stream
 
@@ -125,15 +125,7 @@ def _one(imagination: Imagination, key: Key[Array, ""], state: Any, action: Any)
     shield, found = imagination.shield, jnp.array(jnp.nan)
     if shield is not None and _shares(imagination):
         seen = trace._replace(labels=imagination.labels(trace.labels))
-        evidence = judge(
-            stream(key, "labels"),
-            seen,
-            psi=shield.psi,
-            atoms=shield.atoms,
-            config=shield.config,
-            critics=shield.critics,
-            thresholds=shield.thresholds,
-        )
+        evidence = judge(stream(key, "labels"), seen, shield)
         found = ((evidence.first_violation > 0) | ~evidence.finite).astype(jnp.float32)
     return Foreseen(jnp.where(sound, risk, 1.0), found, cost)
 
@@ -144,20 +136,9 @@ def _shares(imagination: Imagination) -> bool:
     return shield is not None and shield.config.steps == imagination.steps and not shield.config.resample_first
 
 
-def _own_futures(parts: ShieldProblem, keys: Any, state: PyTree, proposed: PyTree) -> Float[Array, "envs traces"]:
+def _own_futures(problem: ShieldProblem, keys: Any, state: PyTree, proposed: PyTree) -> Float[Array, "envs traces"]:
     """1 for each future that the shield takes for violating, of futures of its own length."""
-    evidence = sample(
-        keys,
-        state,
-        proposed,
-        rollout_fn=parts.rollout_fn,
-        policy=parts.policy,
-        psi=parts.psi,
-        atoms=parts.atoms,
-        config=parts.config,
-        critics=parts.critics,
-        thresholds=parts.thresholds,
-    )
+    evidence = sample(keys, state, proposed, problem)
     return ((evidence.first_violation > 0) | ~evidence.finite).astype(jnp.float32)
 
 

@@ -1,6 +1,6 @@
 """The futures behind one decision once more, all of them, and the worst of them decoded: counter-examples to look at."""
 
-import functools
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -63,12 +63,7 @@ def imagine_again(
     latent = jax.tree.map(lambda leaf: leaf.astype(dtype), latent)
     problem = shield_problem(fast, config)
     keys = trace_keys(key, env, jnp.arange(rule(config.shield).traces))
-    how: dict[str, Any] = {"psi": problem.psi, "atoms": problem.atoms, "config": problem.config}
-    how |= {"thresholds": problem.thresholds}
-    rolled: Any = functools.partial(
-        play, proposed=proposed, rollout_fn=problem.rollout_fn, policy=problem.policy, critics=problem.critics, **how
-    )
-    traces, evidence = jax.vmap(lambda one: rolled(one, latent))(keys)
+    traces, evidence = jax.vmap(lambda one: play(one, latent, proposed, problem))(keys)
     risk = 1 - problem.psi.probability(traces.labels.astype(jnp.float32), problem.atoms).min(axis=(1, 2))
     steps = config.shield.steps
     early = jnp.where(evidence.first_violation > 0, 2.0 + steps - evidence.first_violation, 0.0)
@@ -77,16 +72,14 @@ def imagine_again(
     badness = jnp.where(jnp.arange(keys.shape[0]) < used, badness, -1.0)
     _, worst = jax.lax.top_k(badness, min(WORST, keys.shape[0]))
     critics = problem.critics
-    filmed: Any = functools.partial(
-        play,
-        proposed=proposed,
+    filmed = dataclasses.replace(
+        problem,
         rollout_fn=rollout(_filming(fast.model.moves()), steps),
         policy=lambda one, film: problem.policy(one, film.latent),
         critics=None if critics is None else lambda film: critics(film.latent),
-        **how,
     )
     start = _Film(latent, jnp.zeros((steps, latent.features.shape[-1]), latent.features.dtype), jnp.array(0))
-    seen, again = jax.vmap(lambda one: filmed(one, start))(keys[worst])
+    seen, again = jax.vmap(lambda one: play(one, start, proposed, filmed))(keys[worst])
     shown = jax.vmap(lambda first: shown_steps(first, steps))(again.first_violation)
     image, vector = _decoded(fast, seen.final_state.reel, shown)
     return Futures(evidence, worst, seen.labels, seen.continues, shown, image, vector)

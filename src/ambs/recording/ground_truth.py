@@ -21,6 +21,7 @@ from ambs.envs.snapshot import Snapshot
 from ambs.envs.worlds.grid import GridEnv
 from ambs.envs.worlds.point_world import PointWorld, PointWorldEnv, State
 from ambs.nn.precision import cast
+from ambs.shield.problem import ShieldProblem
 from ambs.shield.traces import rollout, sample, trace_keys
 from ambs.world_model.rssm import Latent
 
@@ -72,15 +73,15 @@ def safe_futures(
         latent = jax.tree.map(lambda new, old: new.astype(old.dtype), latent, here.latent)
         return Step(Situation(world, latent), jnp.stack(labels), going)
 
+    def policy(key: Key[Array, ""], here: Situation) -> Any:
+        return fast.actors.task.act(key, cast(here.latent, dtype)).astype(proposed.dtype)
+
+    psi, atoms = interface.spec.psi, interface.spec.atoms
     evidence = sample(
         trace_keys(key, 0, jnp.arange(FUTURES))[None],
         jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], situation),
         proposed[None],
-        rollout_fn=rollout(step, settings.steps),
-        policy=lambda key, here: fast.actors.task.act(key, cast(here.latent, dtype)).astype(proposed.dtype),
-        psi=interface.spec.psi,
-        atoms=interface.spec.atoms,
-        config=settings,
+        ShieldProblem(rollout(step, settings.steps), policy, policy, psi, atoms, settings),
     )
     return (evidence.first_violation == 0).sum()
 

@@ -9,55 +9,17 @@ the fallback. Values are selected, never blended, so nothing non-finite reaches 
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from ambs.errors import UserError
-from ambs.shield.config import ShieldConfig
+from ambs.shield.problem import ShieldProblem, are_thresholds
 from ambs.shield.rules import Decision, Reason, Rule, counts_at, judge_counts, rule
-from ambs.shield.traces import NOT_DRAWN, Critics, Evidence, Policy, RolloutFn, all_finite, sample, trace_keys
-from ambs.spec.formula import Atoms, Formula
+from ambs.shield.traces import NOT_DRAWN, Evidence, all_finite, sample, trace_keys
 from ambs.streams import stream
-
-
-@dataclass(frozen=True)
-class ShieldProblem:
-    """All that a shield needs besides the moment: policies and model are functions of one environment's state."""
-
-    rollout_fn: RolloutFn
-    """(key, state, first action, policy) -> Trace."""
-    policy: Policy
-    """The task policy that would act from the second step on: (key, state) -> action."""
-    backup: Policy
-    """The backup policy: (key, state) -> action."""
-    psi: Formula
-    atoms: Atoms
-    config: ShieldConfig = field(default_factory=ShieldConfig)
-    critics: Critics | None = None
-    """Safety critics: final state -> values `[critics]`."""
-    fallback: Any = None
-    """Action of last resort; None: zeros."""
-    thresholds: Float[Array, "atoms"] | None = None
-    """Calibrated label thresholds, in place of the settings' `label_threshold`; they may change from call to call."""
-    level: Int[Array, ""] | None = None
-    """Number of the level in force (`ShieldConfig.levels`), in place of the settings' Δ; it may change from call to call."""
-    leave: Policy | None = None
-    """What acts where the state violates Ψ already, in place of the backup policy."""
-
-    def __post_init__(self) -> None:
-        known = [leaf for leaf in jax.tree.leaves(self.fallback) if not isinstance(leaf, jax.core.Tracer)]
-        with np.errstate(over="ignore"):
-            finite = all(np.isfinite(np.asarray(leaf).astype(np.float32)).all() for leaf in known)
-        if not finite:
-            raise UserError(f"the fallback action must be finite, in single precision too, got {self.fallback}")
-        certain = self.thresholds is not None and not isinstance(self.thresholds, jax.core.Tracer)
-        if certain and not _are_thresholds(np.asarray(self.thresholds)):
-            raise UserError(f"label thresholds must lie in (0, 1], got {self.thresholds}")
 
 
 class _Progress(NamedTuple):
@@ -165,14 +127,9 @@ def _start(
         reason = jnp.where(unsafe, int(Reason.ALREADY_UNSAFE), reason)
     trusted = jax.vmap(all_finite)((state, proposed)) & (True if usable is None else usable)
     if problem.thresholds is not None:
-        trusted &= _are_thresholds(problem.thresholds)
+        trusted &= are_thresholds(problem.thresholds)
     reason = jnp.where(trusted, reason, int(Reason.NON_FINITE))
     return _Progress(jnp.zeros(envs, int), reason, _blank((envs, len(table.looks), table.chunk)))
-
-
-def _are_thresholds(values: Any) -> Any:
-    """Whether label thresholds lie in (0, 1]: above, no label would ever hold, and nothing be overridden."""
-    return ((values > 0) & (values <= 1)).all()
 
 
 def _blank(shape: tuple[int, ...]) -> Evidence:
@@ -194,17 +151,9 @@ def _look(
     turn, place = jnp.divmod(jnp.arange(envs), sharing)
     env = order[place]
     look = jnp.where(going[env], progress.looks[env] + turn, total)
-    fresh = sample(
-        jax.vmap(lambda env, look: trace_keys(key, env, look * table.chunk + jnp.arange(table.chunk)))(env, look),
-        *jax.tree.map(lambda leaf: leaf[env], (state, proposed)),
-        rollout_fn=problem.rollout_fn,
-        policy=problem.policy,
-        psi=problem.psi,
-        atoms=problem.atoms,
-        config=problem.config,
-        critics=problem.critics,
-        thresholds=problem.thresholds,
-    )
+    keys = jax.vmap(lambda env, look: trace_keys(key, env, look * table.chunk + jnp.arange(table.chunk)))(env, look)
+    here, wanted = jax.tree.map(lambda leaf: leaf[env], (state, proposed))
+    fresh = sample(keys, here, wanted, problem)
 
     def store(old: Array, new: Array) -> Array:
         return old.at[env, look].set(new.astype(old.dtype), mode="drop")

@@ -1,11 +1,8 @@
 """Draw imagined futures and judge them (Alg. 2, "Sample Traces").
 
-The world enters as a function: `rollout_fn(key, state, first_action, policy) -> Trace` plays one future, for whatever a
-state is: a latent of a world model, a cell of a grid, a snapshot of a simulator. Everything here is written for one trace;
-`sample` maps it over traces and environments.
+Everything here is written for one trace; `sample` maps it over traces and environments.
 """
 
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -15,29 +12,14 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 from ambs.dynamics import Dynamics, SplitDynamics
 from ambs.errors import UserError
 from ambs.nn.recurrent import unrolled
-from ambs.shield.config import ShieldConfig
+from ambs.shield.problem import Policy, RolloutFn, ShieldProblem, Trace
 from ambs.spec.formula import Atoms, Formula
 from ambs.spec.risk import frame_risk, violates
 from ambs.streams import stream
 
-Policy = Callable[[Key[Array, ""], Any], Any]
-Critics = Callable[[Any], Float[Array, "critics"]]
-
 NOT_DRAWN = -1
 SAFE = 0
 NO_ATOM, CRITIC = -1, -2
-
-
-class Trace(NamedTuple):
-    """A future s_1 … s_H: labels, continue flags, whether all was finite at each step, and s_H for a critic."""
-
-    labels: Shaped[Array, "time frames atoms"]
-    continues: Shaped[Array, "time"]
-    finite: Bool[Array, "time"]
-    final_state: PyTree
-
-
-RolloutFn = Callable[[Key[Array, ""], Any, Any, Policy], Trace]
 
 
 class Evidence(NamedTuple):
@@ -100,66 +82,45 @@ def trace_keys(key: Key[Array, ""], env: Int[Array, ""] | int, traces: Int[Array
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.fold_in(stream(key, "traces"), env), traces)
 
 
-def sample(keys: Key[Array, "envs traces"], state: PyTree, proposed: PyTree, **how: Any) -> Evidence:
-    """Play and judge one future per key, `how` as `play` takes it; state and proposed action have a leading axis of
-    environments."""
+def sample(keys: Key[Array, "envs traces"], state: PyTree, proposed: PyTree, problem: ShieldProblem) -> Evidence:
+    """Play and judge one future per key; state and proposed action have a leading axis of environments."""
 
     def one(key: Key[Array, ""], state: Any, proposed: Any) -> Evidence:
-        return play(key, state, proposed, **how)[1]
+        return play(key, state, proposed, problem)[1]
 
     return jax.vmap(jax.vmap(one, in_axes=(0, None, None)))(keys, state, proposed)
 
 
-def play(
-    key: Key[Array, ""],
-    state: Any,
-    proposed: Any,
-    *,
-    rollout_fn: RolloutFn,
-    policy: Policy,
-    psi: Formula,
-    atoms: Atoms,
-    config: ShieldConfig,
-    critics: Critics | None = None,
-    thresholds: Float[Array, "atoms"] | None = None,
-) -> tuple[Trace, Evidence]:
+def play(key: Key[Array, ""], state: Any, proposed: Any, problem: ShieldProblem) -> tuple[Trace, Evidence]:
     """One future and what it shows."""
     roll_key, label_key, first_key = (stream(key, purpose) for purpose in ("roll", "labels", "first"))
-    first_action = policy(first_key, state) if config.resample_first else proposed
-    trace = rollout_fn(roll_key, state, first_action, policy)
-    found = judge(label_key, trace, psi=psi, atoms=atoms, config=config, critics=critics, thresholds=thresholds)
+    first_action = problem.policy(first_key, state) if problem.config.resample_first else proposed
+    trace = problem.rollout_fn(roll_key, state, first_action, problem.policy)
+    found = judge(label_key, trace, problem)
     return trace, found._replace(finite=found.finite & all_finite(first_action))
 
 
-def judge(
-    key: Key[Array, ""],
-    trace: Trace,
-    *,
-    psi: Formula,
-    atoms: Atoms,
-    config: ShieldConfig,
-    critics: Critics | None = None,
-    thresholds: Float[Array, "atoms"] | None = None,
-) -> Evidence:
+def judge(key: Key[Array, ""], trace: Trace, problem: ShieldProblem) -> Evidence:
     """Whether a trace satisfies bounded safety over s_1 … s_T, and if not, when and by which atom it breaks."""
+    psi, atoms, config = problem.psi, problem.atoms, problem.config
     steps = trace.labels.shape[0]
     if trace.labels.ndim != 3 or trace.labels.shape[-1] != len(atoms):
         raise UserError(f"a trace's labels must be [time, frames, {len(atoms)} atoms], got shape {trace.labels.shape}")
     if steps != config.steps:
         raise UserError(f"the rollout has {steps} steps, the shield is set to {config.steps}")
-    if (critics is None) != (config.critics is None):
+    if (problem.critics is None) != (config.critics is None):
         raise UserError("critics must be given exactly when the shield's setting `critics` is max or min")
-    hard = _hard_labels(key, trace.labels, psi, atoms, config, thresholds)
+    hard = _hard_labels(key, trace.labels, problem)
     broken = violates(psi, atoms, hard)
     goes_on = (trace.continues.astype(jnp.float32) >= 0.5).astype(jnp.float32)
     # alive[t] = ∏_{j<t} mode(continue_j): the episode has not ended before s_t; one entry more than steps.
     alive = jnp.concatenate([jnp.ones(1), jnp.cumprod(goes_on)])
     finite = trace.finite.all() & all_finite(trace.final_state) & _probabilities((trace.labels, trace.continues))
-    finite = finite & all_finite(thresholds)
+    finite = finite & all_finite(problem.thresholds)
     seen = jnp.concatenate([broken & (alive[:-1] > 0), jnp.zeros(1, bool)])
     flagged, total, added = seen, jnp.zeros(()), jnp.zeros(())
     if config.judged_by_cost:
-        running, value = _running_cost(trace, broken, alive, psi, atoms, config, critics)
+        running, value = _running_cost(trace, broken, alive, problem)
         over = running > config.cost_threshold
         # A hard label that was seen to break Ψ needs no arithmetic to count.
         flagged = over if config.labels == "mean" else seen | over
@@ -188,19 +149,13 @@ def _probabilities(tree: PyTree) -> Bool[Array, ""]:
     return jnp.all(jnp.array([((leaf >= 0) & (leaf <= 1)).all() for leaf in jax.tree.leaves(tree)]))
 
 
-def _hard_labels(
-    key: Key[Array, ""],
-    labels: Shaped[Array, "time frames atoms"],
-    psi: Formula,
-    atoms: Atoms,
-    config: ShieldConfig,
-    thresholds: Float[Array, "atoms"] | None,
-) -> Any:
+def _hard_labels(key: Key[Array, ""], labels: Shaped[Array, "time frames atoms"], problem: ShieldProblem) -> Any:
     if not jnp.issubdtype(labels.dtype, jnp.inexact):
         return labels != 0
+    config, thresholds = problem.config, problem.thresholds
     if config.labels == "sample":
         # One draw per step, in its most dangerous frame, so that it violates with the probability `step_risk`.
-        worst = jnp.argmax(frame_risk(psi, atoms, labels.astype(jnp.float32)), axis=-1)
+        worst = jnp.argmax(frame_risk(problem.psi, problem.atoms, labels.astype(jnp.float32)), axis=-1)
         probs = jnp.take_along_axis(labels, worst[:, None, None], axis=1)
         return jnp.broadcast_to(jax.random.bernoulli(key, probs), labels.shape)
     threshold = jnp.asarray(config.label_threshold, jnp.float32) if thresholds is None else thresholds
@@ -210,17 +165,12 @@ def _hard_labels(
 
 
 def _running_cost(
-    trace: Trace,
-    broken: Bool[Array, "time"],
-    alive: Float[Array, "time_and_one"],
-    psi: Formula,
-    atoms: Atoms,
-    config: ShieldConfig,
-    critics: Critics | None,
+    trace: Trace, broken: Bool[Array, "time"], alive: Float[Array, "time_and_one"], problem: ShieldProblem
 ) -> tuple[Float[Array, "time_and_one"], Float[Array, ""]]:
     """Σ_{t≤k} γ^{t−1}·alive_t·c_t for k = 1 … H, then with the critics' γ^H·alive·clip(V, 0, C); and the raw V."""
+    config, critics = problem.config, problem.critics
     if config.labels == "mean":
-        fails = frame_risk(psi, atoms, trace.labels.astype(jnp.float32))
+        fails = frame_risk(problem.psi, problem.atoms, trace.labels.astype(jnp.float32))
         step_fails = fails.max(axis=-1) if config.frame_costs == "any" else fails.sum(axis=-1).clip(max=1)
         costs = config.cost * step_fails
     else:

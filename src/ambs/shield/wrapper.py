@@ -11,8 +11,9 @@ import numpy as np
 
 from ambs.forks import refuse_after_fork
 from ambs.shield.actions import allowed, last_resort, outside, proposal
+from ambs.shield.problem import ShieldProblem
 from ambs.shield.rules import Decision, Reason
-from ambs.shield.shield import ShieldProblem, shield
+from ambs.shield.shield import shield
 from ambs.shield.simulator import simulator_state
 from ambs.streams import at, stream
 

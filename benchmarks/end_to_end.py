@@ -35,7 +35,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     from ambs.nn.precision import compute_dtype
     from ambs.presets import resolve
-    from ambs.training.loop import Trainer
+    from ambs.training.trainer import Trainer
 
     training: dict[str, Any] = {
         "train_ratio": options.ratio,

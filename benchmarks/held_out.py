@@ -19,14 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ambs.acting.adapter import interface, survey
+from ambs.acting.worlds import make_envs
 from ambs.agent.update import optimisers
 from ambs.config import Config
 from ambs.presets import changed, resolve
-from ambs.replay import Replay
 from ambs.training.calibrate import memorised, predict, quality, within_one_episode
-from ambs.training.interface import interface, survey
 from ambs.training.learn import mirrored
-from ambs.training.loop import make_envs
+from ambs.training.replay import Replay
 from ambs.world_model.loss import world_model_loss
 from ambs.world_model.model import WorldModel
 

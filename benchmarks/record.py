@@ -50,9 +50,9 @@ def _command(options: argparse.Namespace, record: Path | None) -> float:
 
 
 def _warm(options: argparse.Namespace, folder: Path) -> dict[bool, float]:
-    from ambs.training.agent import load
-    from ambs.training.evaluate import evaluate
-    from ambs.training.record import Recorder
+    from ambs.acting.agent import load
+    from ambs.acting.evaluate import evaluate
+    from ambs.recording.recorder import Recorder
 
     agent, found = load(options.run), {False: float("inf"), True: float("inf")}
     kept = None

@@ -51,7 +51,7 @@ def measure(options: argparse.Namespace) -> dict:
     import jax.numpy as jnp
 
     from ambs.nn.precision import compute_dtype
-    from ambs.shield import Parts, ShieldConfig, rollout, shield
+    from ambs.shield import ShieldConfig, ShieldProblem, rollout, shield
     from ambs.streams import at, stream
 
     dynamics, policy, backup, psi, atoms, state = (imagined if options.model else simulated)(options)
@@ -71,9 +71,9 @@ def measure(options: argparse.Namespace) -> dict:
     }
     for rule in ("fixed", "sequential"):
         config = ShieldConfig(rule=rule, traces=options.traces, horizon=options.horizon)
-        parts = Parts(rollout(dynamics, config.steps), policy, backup, psi, atoms, config)
+        problem = ShieldProblem(rollout(dynamics, config.steps), policy, backup, psi, atoms, config)
         labels = jnp.zeros((options.envs, len(atoms)), bool)
-        decide = jax.jit(lambda key, s, a, parts=parts, labels=labels: shield(key, s, a, parts, labels))
+        decide = jax.jit(lambda key, s, a, problem=problem, labels=labels: shield(key, s, a, problem, labels))
         result[f"{rule}_ms"] = timed(lambda step, f=decide: f(at(keys, step), state, proposed), options.repeats)
         if rule == "fixed":
             work = operations(decide, at(keys, 0), state, proposed)
@@ -91,7 +91,7 @@ def simulated(options: argparse.Namespace) -> tuple:
     import jax.numpy as jnp
     import numpy as np
 
-    from ambs.envs.point_world import CROWDED, PointWorldEnv, keep_clear, seek_goal
+    from ambs.envs.worlds.point_world import CROWDED, PointWorldEnv, keep_clear, seek_goal
 
     env = PointWorldEnv(CROWDED)
     layouts = [CROWDED.sample(np.random.default_rng(seed)) for seed in range(options.envs)]
@@ -109,12 +109,12 @@ def imagined(options: argparse.Namespace) -> tuple:
     from ambs.nn.precision import cast, compute_dtype
     from ambs.presets import resolve
     from ambs.spec import Atoms, parse_formula
-    from ambs.world_model.model import Spec
+    from ambs.world_model.model import WorldSpec
     from ambs.world_model.vision import ObservationSpec
 
     config = resolve(size=options.model)
     atoms, psi = Atoms(("hazard", "vase")), parse_formula("!hazard & !vase")
-    spec = Spec(ObservationSpec(image=64), 2, atoms, psi, config.training.action_repeat, config.shield.cost)
+    spec = WorldSpec(ObservationSpec(image=64), 2, atoms, psi, config.training.action_repeat, config.shield.cost)
     fresh = jax.jit(lambda key: init(spec, config, discrete=False, key=key))(jax.random.key(0))
     rare = eqx.tree_at(lambda model: model.heads.labels.out.bias, fresh.model, replace_fn=lambda bias: bias - 8.0)
     model, actors = cast(rare, compute_dtype()), cast(fresh.behaviour.actors, compute_dtype())

@@ -47,12 +47,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from ambs.agent.update import init
+    from ambs.data import Experience
     from ambs.nn.precision import compute_dtype
     from ambs.presets import resolve
     from ambs.spec import Atoms, parse_formula
     from ambs.training.learn import learn, updates_per_call
-    from ambs.world_model.loss import Sequence
-    from ambs.world_model.model import Spec
+    from ambs.world_model.model import WorldSpec
     from ambs.world_model.vision import ObservationSpec
 
     training = {"batch": options.batch, "length": options.length}
@@ -61,7 +61,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     vector = 0 if options.obs == "vision" else options.vector
     seen = ObservationSpec(image=0 if options.obs == "vector" else 64, vector=vector)
     repeat = config.training.action_repeat
-    spec = Spec(seen, 2, Atoms(("hazard", "vase")), parse_formula("!hazard & !vase"), repeat, config.shield.cost)
+    spec = WorldSpec(seen, 2, Atoms(("hazard", "vase")), parse_formula("!hazard & !vase"), repeat, config.shield.cost)
     updates = options.updates or updates_per_call(config, images=seen.image > 0)
     rng = np.random.default_rng(0)
     lead = (updates, config.training.batch, config.training.length)
@@ -73,7 +73,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     first = np.zeros(lead, bool)
     first[..., 0] = True
     batches = jax.device_put(
-        Sequence(
+        Experience(
             observation,
             rng.uniform(-1, 1, (*lead, 2)).astype(np.float32),
             rng.normal(size=lead).astype(np.float32),

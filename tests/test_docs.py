@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ambs.cli import main as cli
-from tests.report.inspector.recordings import make_recording
+from tests.inspector.recordings import make_recording
 from tests.report.synthetic import make_run
 
 ROOT = Path(__file__).parents[1]

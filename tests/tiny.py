@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from ambs import config
+from ambs.data import Experience
 from ambs.nn.distributions import bins
 from ambs.spec import Atoms, parse_formula
-from ambs.world_model.loss import Sequence
-from ambs.world_model.model import Spec
+from ambs.world_model.model import WorldSpec
 from ambs.world_model.vision import ObservationSpec
 
 TINY = config.Size(4, 4, 1, 2, latents=2, classes=2, vector_layers=1, vector_units=4, bins=21)
@@ -54,11 +54,11 @@ def tiny_sizes() -> Any:
 @contextlib.contextmanager
 def ignorant_agent(settings: Any) -> Any:
     """An agent of size `TINY` that has learned nothing, in a world of discrete actions; quick to compile."""
+    from ambs.acting.act import Player, act, default_thresholds
+    from ambs.acting.adapter import interface
+    from ambs.acting.agent import Agent
+    from ambs.acting.worlds import make_envs
     from ambs.agent.update import init
-    from ambs.training.act import Player, act
-    from ambs.training.agent import Agent
-    from ambs.training.interface import interface
-    from ambs.training.loop import default_thresholds, make_envs
 
     @functools.cache
     def quick_act(config: Any, shielded: bool, policy: str = "task") -> Any:
@@ -66,7 +66,7 @@ def ignorant_agent(settings: Any) -> Any:
         return jax.jit(bound, donate_argnums=1, compiler_options=QUICK)
 
     with tiny_sizes() as patch:
-        patch.setattr("ambs.training.agent.compiled_act", quick_act)
+        patch.setattr("ambs.acting.agent.compiled_act", quick_act)
         envs = make_envs(settings, 1)
         known = interface(envs, settings)
         envs.close()
@@ -83,12 +83,12 @@ def ignorant_agent(settings: Any) -> Any:
         yield Agent(Player(learned.model, behaviour.actors, behaviour.critics, thresholds), known, settings)
 
 
-def spec_of(observation: ObservationSpec | None = None, cost: float = 10.0) -> Spec:
+def spec_of(observation: ObservationSpec | None = None, cost: float = 10.0) -> WorldSpec:
     """Two actions, one atom, two frames per step."""
-    return Spec(observation or ObservationSpec(vector=3), 2, ATOMS, parse_formula("!hazard"), 2, cost)
+    return WorldSpec(observation or ObservationSpec(vector=3), 2, ATOMS, parse_formula("!hazard"), 2, cost)
 
 
-def batch_for(spec: Spec, batch: int = 2, time: int = 4, seed: int = 0) -> Sequence:
+def batch_for(spec: WorldSpec, batch: int = 2, time: int = 4, seed: int = 0) -> Experience:
     """Made-up sequences `[batch, time]` of one-hot actions, one of them with an end inside."""
     rng = np.random.default_rng(seed)
     lead = (batch, time)
@@ -100,7 +100,7 @@ def batch_for(spec: Spec, batch: int = 2, time: int = 4, seed: int = 0) -> Seque
         )
     if spec.observation.vector:
         observation["vector"] = jnp.asarray(rng.normal(size=(*lead, spec.observation.vector)), float)
-    return Sequence(
+    return Experience(
         observation,
         jnp.asarray(np.eye(spec.actions)[rng.integers(0, spec.actions, lead)], float),
         jnp.asarray(rng.normal(size=lead), float),

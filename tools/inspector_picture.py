@@ -8,8 +8,8 @@ from pathlib import Path
 
 import picture
 
-from ambs.report.inspector.recording import find
-from ambs.report.inspector.write import look_through, most_to_see, pages
+from ambs.inspector.recording import find
+from ambs.inspector.write import look_through, most_to_see, pages
 
 
 def main() -> None:

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from ambs.report.inspector.recording import side_by_side
-from ambs.training.agent import Agent, load
-from ambs.training.loop import make_envs
+from ambs.acting.agent import Agent, load
+from ambs.acting.worlds import make_envs
+from ambs.inspector.recording import side_by_side
 
 SCALE, EDGE = 2, 3
 

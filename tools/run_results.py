@@ -14,7 +14,7 @@ from typing import Any
 
 from ambs.report.summary import summarise
 from ambs.report.write import write
-from ambs.training.run_folder import RunFolder, read_rows
+from ambs.storage.run_folder import RunFolder, read_rows
 
 ROWS = 300
 """Rows of metrics that are kept, evenly spaced, the last among them."""

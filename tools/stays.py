@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ambs.training.agent import Agent, load
-from ambs.training.evaluate import evaluate
+from ambs.acting.agent import Agent, load
+from ambs.acting.evaluate import evaluate
 
 BEFORE, FORESIGHT = 4, 15
 """Steps before an entry over which its direction is taken, and in which the shield may have seen it."""

@@ -13,12 +13,12 @@ from jaxtyping import Array, Float
 from ambs.agent.networks import CRITICS
 from ambs.agent.update import Learned, Starts, improve, init
 from ambs.config import AgentConfig, Config, ModelConfig, Size
-from ambs.envs.grid import ATOMS, Grid
+from ambs.envs.worlds.grid import ATOMS, Grid
 from ambs.nn.distributions import UNIMIX
 from ambs.shield import ShieldConfig
 from ambs.spec import parse_formula
 from ambs.streams import at, stream
-from ambs.world_model.model import Spec, WorldModel
+from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.rssm import RSSM, Latent
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import SWIFT, quick_jit
@@ -46,7 +46,7 @@ CONFIG = Config(
     AgentConfig(penalty="penl", learning_rate=3e-3, entropy=2e-2, imagination=8, lam=0.8, discount=DISCOUNT),
     ShieldConfig(discount=DISCOUNT),
 )
-SPEC = Spec(ObservationSpec(vector=CELLS), 5, ATOMS, parse_formula("!hazard", ATOMS), cost=COST)
+SPEC = WorldSpec(ObservationSpec(vector=CELLS), 5, ATOMS, parse_formula("!hazard", ATOMS), cost=COST)
 
 
 class Table(RSSM):

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ambs.apps.doctor import disk, examine, packages, python
+from ambs.apps.doctor import self_test as examine_self
+from ambs.apps.quickstart import report
+from ambs.apps.selftest import Figures
 from ambs.cli.main import main
-from ambs.doctor import disk, examine, packages, python
-from ambs.doctor import self_test as examine_self
-from ambs.quickstart import report
-from ambs.selftest import Figures
 from tests.report.synthetic import make_run
 
 
@@ -101,11 +101,11 @@ def test_one_seed_is_no_evidence(tmp_path, capsys):
 
 def test_doctor_finds_a_fit_machine(tmp_path, capsys, monkeypatch):
     """Whatever machine this is: enough memory and disk, and no GPU that JAX could have used."""
-    import ambs.doctor
+    import ambs.apps.doctor
 
-    monkeypatch.setattr(ambs.doctor, "memory_gb", lambda: 8.0)
-    monkeypatch.setattr(ambs.doctor, "LEAST_DISK", 0.0)
-    monkeypatch.setattr(ambs.doctor, "nvidia_driver", lambda: False)
+    monkeypatch.setattr(ambs.apps.doctor, "memory_gb", lambda: 8.0)
+    monkeypatch.setattr(ambs.apps.doctor, "LEAST_DISK", 0.0)
+    monkeypatch.setattr(ambs.apps.doctor, "nvidia_driver", lambda: False)
     assert call("doctor", "--skip-self-test", "--json", "--out", tmp_path / "not" / "there") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["fit"]
@@ -116,10 +116,10 @@ def test_doctor_finds_a_fit_machine(tmp_path, capsys, monkeypatch):
 
 
 def test_doctor_says_what_to_do(tmp_path, capsys, monkeypatch):
-    import ambs.doctor
+    import ambs.apps.doctor
 
-    monkeypatch.setattr(ambs.doctor, "mujoco_steps", lambda: 1 / 0)
-    monkeypatch.setattr(ambs.doctor, "LEAST_DISK", 1e9)
+    monkeypatch.setattr(ambs.apps.doctor, "mujoco_steps", lambda: 1 / 0)
+    monkeypatch.setattr(ambs.apps.doctor, "LEAST_DISK", 1e9)
     assert call("doctor", "--skip-self-test", "--out", tmp_path) == 1
     told = capsys.readouterr().out
     assert "ZeroDivisionError" in told
@@ -130,14 +130,14 @@ def test_doctor_says_what_to_do(tmp_path, capsys, monkeypatch):
 def test_a_gpu_that_is_not_used_is_a_problem(monkeypatch):
     import jax
 
-    import ambs.doctor
+    import ambs.apps.doctor
 
     if jax.default_backend() != "cpu":
         pytest.skip("JAX uses the GPU here")
-    monkeypatch.setattr(ambs.doctor, "nvidia_driver", lambda: True)
-    assert ambs.doctor.jax_backend().state == "problem"
-    monkeypatch.setattr(ambs.doctor, "nvidia_driver", lambda: False)
-    assert ambs.doctor.jax_backend().state == "note"
+    monkeypatch.setattr(ambs.apps.doctor, "nvidia_driver", lambda: True)
+    assert ambs.apps.doctor.jax_backend().state == "problem"
+    monkeypatch.setattr(ambs.apps.doctor, "nvidia_driver", lambda: False)
+    assert ambs.apps.doctor.jax_backend().state == "note"
 
 
 def test_problems_are_told_apart(tmp_path, monkeypatch):
@@ -150,14 +150,14 @@ def test_problems_are_told_apart(tmp_path, monkeypatch):
         (good._replace(finite=False), "problem"),
         (good._replace(fails_safe=False), "problem"),
     ):
-        monkeypatch.setattr("ambs.selftest.self_test", lambda figures=figures: figures)
+        monkeypatch.setattr("ambs.apps.selftest.self_test", lambda figures=figures: figures)
         assert examine_self().state == state
     assert examine(tmp_path)[-1].what == "self-test"
 
 
 @pytest.mark.slow
 def test_self_test_acts_shields_and_learns():
-    from ambs.selftest import self_test
+    from ambs.apps.selftest import self_test
 
     found = self_test()
     assert found.finite

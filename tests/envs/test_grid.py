@@ -9,10 +9,10 @@ from gymnasium.utils.env_checker import check_env
 from scipy import stats
 
 import ambs.envs  # noqa: F401  (registers the environments)
-from ambs.envs.grid import Grid, GridEnv
-from ambs.envs.model import Step
+from ambs.dynamics import Step
+from ambs.envs.worlds.grid import Grid, GridEnv
 from ambs.errors import UserError
-from ambs.shield import Parts, ShieldConfig, rollout, shield
+from ambs.shield import ShieldConfig, ShieldProblem, rollout, shield
 from ambs.spec import parse_property
 from ambs.streams import stream
 from tests.tiny import SWIFT
@@ -83,7 +83,7 @@ def test_shield_estimates_the_exact_pctl_value():
     now = ~grid.labels[:, 0]
     exact = (grid.kernel @ later) * now[:, None]
     cells, actions = (part.ravel() for part in np.meshgrid(np.arange(25), np.arange(5), indexing="ij"))
-    parts = Parts(
+    problem = ShieldProblem(
         rollout(grid.dynamics(), config.steps),
         lambda key, _cell: jax.random.categorical(key, jnp.log(jnp.asarray(ODDS))),
         lambda _key, _cell: jnp.array(4),
@@ -92,7 +92,7 @@ def test_shield_estimates_the_exact_pctl_value():
         config,
     )
     decide = jax.jit(
-        lambda key, state, action, labels: shield(key, state, action, parts, labels), compiler_options=SWIFT
+        lambda key, state, action, labels: shield(key, state, action, problem, labels), compiler_options=SWIFT
     )
     decision = decide(stream(0, "shield"), jnp.asarray(cells), jnp.asarray(actions), jnp.asarray(grid.labels[cells]))
     truth = exact[cells, actions]

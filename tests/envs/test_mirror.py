@@ -5,11 +5,11 @@ import pytest
 
 from ambs.envs import make_vector
 from ambs.envs.mirror import Mirror
-from ambs.envs.point_world import PointWorld, PointWorldEnv
 from ambs.envs.safety_gym.appearance import TILE
 from ambs.envs.safety_gym.observation import Looks, Observer
 from ambs.envs.safety_gym.tasks import TASKS
 from ambs.envs.safety_gym.worlds import Worlds
+from ambs.envs.worlds.point_world import PointWorld, PointWorldEnv
 
 FLIP = np.array([-1.0, 1.0, 1.0])
 PLANE = TILE / 2

@@ -12,9 +12,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import ambs.envs  # noqa: F401  (registers the environments)
-from ambs.envs.point_world import CROWDED, PointWorld, PointWorldEnv, State, keep_clear, seek_goal
+from ambs.envs.worlds.point_world import CROWDED, PointWorld, PointWorldEnv, State, keep_clear, seek_goal
 from ambs.errors import UserError
-from ambs.shield import Parts, ShieldConfig, rollout, shield
+from ambs.shield import ShieldConfig, ShieldProblem, rollout, shield
 from ambs.streams import at, stream
 from tests.tiny import SWIFT
 
@@ -141,11 +141,11 @@ def estimate(world: PointWorld, state: State, policy, horizon: int, traces: int)
     """Share of safe futures over many shield calls on the JAX model; the first action is the policy's own."""
     config = ShieldConfig(rule="fixed", horizon=horizon, traces=traces)
     env = PointWorldEnv(world)
-    parts = Parts(rollout(world.dynamics(), horizon), policy, keep_clear, env.psi, env.atoms, config)
+    problem = ShieldProblem(rollout(world.dynamics(), horizon), policy, keep_clear, env.psi, env.atoms, config)
     states = jax.tree.map(lambda part: jnp.asarray(part)[None], state)
     proposed = policy(stream(4, "policy"), jax.tree.map(jnp.asarray, state))[None]
     labels = jnp.zeros((1, 2), bool)
-    decide = jax.jit(lambda key: shield(key, states, proposed, parts, labels).p_safe[0], compiler_options=SWIFT)
+    decide = jax.jit(lambda key: shield(key, states, proposed, problem, labels).p_safe[0], compiler_options=SWIFT)
     calls = 20
     return float(np.mean([decide(at(stream(4, "shield"), call)) for call in range(calls)])), calls * traces
 

@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.envs.grid import GridEnv
-from ambs.envs.point_world import PointWorld, PointWorldEnv
 from ambs.envs.registration import make_vector
 from ambs.envs.safety_gym.scenes import lidar_scene
 from ambs.envs.safety_gym.threaded import ThreadedVectorEnv
 from ambs.envs.scene import KINDS, scene, stacked
 from ambs.envs.snapshot import one_env, together
-from ambs.envs.truth import observe, true_world
+from ambs.envs.worlds.grid import GridEnv
+from ambs.envs.worlds.point_world import PointWorld, PointWorldEnv
+from ambs.recording.ground_truth import observe, true_world
 
 
 def test_a_grid_is_drawn_as_it_is_written():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ambs.envs import make, make_vector
-from ambs.envs.grid import Grid
-from ambs.envs.point_world import PointWorld
+from ambs.envs.worlds.grid import Grid
+from ambs.envs.worlds.point_world import PointWorld
 from ambs.errors import UserError
 
 SHORT = {"PointWorld": {"world": PointWorld(episode_steps=9)}, "Grid": {"grid": Grid(episode_steps=9)}}

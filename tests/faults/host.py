@@ -27,9 +27,9 @@ import numpy as np
 
 from ambs import config
 from ambs.cli.main import main
-from ambs.training import checkpoint
-from ambs.training.loop import Trainer
-from ambs.training.run_folder import read_rows
+from ambs.storage import checkpoint
+from ambs.storage.run_folder import read_rows
+from ambs.training.trainer import Trainer
 from tests.faults.counts import count as how_many
 from tests.tiny import TINY
 

@@ -7,8 +7,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from ambs.acting.agent import Agent, load
 from ambs.agent.networks import CRITICS
-from ambs.training.agent import Agent, load
 from tests.faults.counts import FULL
 
 BAD = (np.nan, np.inf, -np.inf)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ambs.errors import UserError
-from ambs.training.run_folder import RunFolder
+from ambs.storage.run_folder import RunFolder
 
 
 def contend(path: str, barrier: Any, results: Any) -> None:

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from ambs.errors import UserError
-from ambs.training.checkpoint import load, save
-from ambs.training.run_folder import RunFolder
+from ambs.storage.checkpoint import load, save
+from ambs.storage.run_folder import RunFolder
 from tests.faults import rivals, writer
 from tests.faults.counts import count, report
-from tests.training.test_checkpoint import check, put, reseal
+from tests.storage.test_checkpoint import check, put, reseal
 
 
 def test_killed_while_writing(tmp_path):
@@ -228,7 +228,7 @@ VISIT = """
 import json, sys
 from pathlib import Path
 from ambs.errors import UserError
-from ambs.training.checkpoint import load
+from ambs.storage.checkpoint import load
 def memory():  # getrusage would tell the parent's if that was more.
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 taken, before = [], memory()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ambs.errors import UserError
-from ambs.training import checkpoint
-from ambs.training.run_folder import RunFolder
+from ambs.storage import checkpoint
+from ambs.storage.run_folder import RunFolder
 from tests.faults.counts import FULL, count, report
 
 # What is compiled before the first checkpoint can take minutes where others compute too.

@@ -10,20 +10,20 @@ import types
 import numpy as np
 import pytest
 
+from ambs.acting.adapter import Interface
+from ambs.acting.ranges import executed
+from ambs.acting.worlds import worlds_of
 from ambs.cli.train import parse_train
 from ambs.errors import UserError
 from ambs.presets import resolve
 from ambs.report.runs import read_run
-from ambs.training.interface import Interface
-from ambs.training.ranges import executed
 from ambs.training.session import reopen
-from ambs.training.worlds import worlds_of
+from tests.acting.test_adapter import BOX, decision_of
+from tests.acting.test_worlds import EVIL
 from tests.faults.counts import FULL, count, report
 from tests.shield.test_actions import BOX as BOX_SPACE
 from tests.shield.test_actions import DISCRETE, shielded
-from tests.training.test_binding import is_bound, make
-from tests.training.test_interface import BOX, decision_of
-from tests.training.test_worlds import EVIL
+from tests.storage.test_binding import is_bound, make
 
 MODULES = (
     "evil_world",

@@ -113,7 +113,7 @@ def children() -> set[int]:
 
 def job_envs(folder: Path, count: int) -> dict[str, Any]:
     """A run of eight copies that goes to its end although `count` of their steps fail."""
-    from ambs.training.run_folder import RunFolder, read_rows
+    from ambs.storage.run_folder import RunFolder, read_rows
     from tests.faults.host import SETTINGS, run_in, train
 
     tickets = folder / "tickets"

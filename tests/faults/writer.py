@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ambs.training.checkpoint import Arrays, Checkpoint, load, save
+from ambs.storage.checkpoint import Arrays, Checkpoint, load, save
 
 SIZE = 20_000
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ambs.envs.grid import ATOMS as GRID_ATOMS
-from ambs.envs.grid import Grid
-from ambs.envs.model import Moves, Step
-from ambs.envs.point_world import ATOMS, CROWDED, State, seek_goal
+from ambs.dynamics import SplitDynamics, Step
+from ambs.envs.worlds.grid import ATOMS as GRID_ATOMS
+from ambs.envs.worlds.grid import Grid
+from ambs.envs.worlds.point_world import ATOMS, CROWDED, State, seek_goal
 from ambs.foresight.collect import Record
 from ambs.foresight.figures import agreement, auroc_of_counts
 from ambs.foresight.measure import foresight_figures
 from ambs.foresight.scoring import Imagination, foresee, replayed, step_risks
-from ambs.shield import Parts, ShieldConfig, rollout
+from ambs.shield import ShieldConfig, ShieldProblem, rollout
 from ambs.spec import parse_formula
 from ambs.spec.parser import parse_property
 from tests.shield.worlds import ATOMS as TWO
@@ -149,14 +149,14 @@ def test_labels_drawn_need_not_be_drawn():
     def read(state):
         return jnp.stack([0.1 * state, 0.0 * state])[None], jnp.where(state == ends, 0.0, 1.0)
 
-    moves = Moves(lambda key: jax.random.uniform(key), script, lambda state: state, read)
+    moves = SplitDynamics(lambda key: jax.random.uniform(key), script, lambda state: state, read)
     settings = ShieldConfig(horizon=3, label_threshold=0.25)
-    parts = Parts(rollout(moves, 3), constant([0.0]), constant([0.0]), NEITHER, TWO, settings)
+    problem = ShieldProblem(rollout(moves, 3), constant([0.0]), constant([0.0]), NEITHER, TWO, settings)
     for ends, risk, cost in (
         (9, 1 - 0.9 * 0.8 * 0.7, 0.1 + 0.5 * 0.2 + 0.25 * 0.3),
         (2, 1 - 0.9 * 0.8, 0.1 + 0.5 * 0.2),
     ):
-        model = imagination(moves, constant([0.0]), 3, NEITHER, TWO, shield=parts, discount=0.5, cost=2.0)
+        model = imagination(moves, constant([0.0]), 3, NEITHER, TWO, shield=problem, discount=0.5, cost=2.0)
         found = quick_jit(lambda key, model=model: foresee(model, key, jnp.zeros(2), jnp.zeros((2, 1)), 2))(fresh())
         np.testing.assert_allclose(found.risk, risk, rtol=1e-5)
         np.testing.assert_allclose(found.cost, 2 * cost, rtol=1e-5)
@@ -178,8 +178,10 @@ def test_a_shield_with_futures_of_its_own_length():
     """A coin of risk .5 in each step: within one step, which the shield looks ahead by itself, .5; within 3, 7/8."""
     settings = ShieldConfig(horizon=3, rolled=1, critics="max")
     critics = lambda _state: jnp.zeros(2)  # noqa: E731
-    parts = Parts(rollout(coin, 1), constant([0.5, 0.0]), constant([0.0, 0.0]), NEITHER, TWO, settings, critics)
-    model = imagination(coin, constant([0.5, 0.0]), 3, NEITHER, TWO, shield=parts)
+    problem = ShieldProblem(
+        rollout(coin, 1), constant([0.5, 0.0]), constant([0.0, 0.0]), NEITHER, TWO, settings, critics
+    )
+    model = imagination(coin, constant([0.5, 0.0]), 3, NEITHER, TWO, shield=problem)
     found = quick_jit(lambda key: foresee(model, key, jnp.zeros((1, 1)), jnp.array([[0.5, 0.0]]), 4000))(fresh())
     assert float(found.shield[0]) == pytest.approx(0.5, abs=0.04)
     assert float(found.risk[0]) == pytest.approx(7 / 8, abs=0.03)

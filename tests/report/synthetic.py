@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ambs.foresight.figures import Truth, calibration_figures, score_figures
-from ambs.training.run_folder import RunFolder
+from ambs.storage.run_folder import RunFolder
 
 LEVELS = {"dreamer": (19.0, 30.0), "lag": (18.0, 20.0), "penl": (16.0, 8.0), "plpg": (17.0, 10.0), "copt": (17.5, 9.0)}
 """Final return and violations per 1000 frames of a method."""

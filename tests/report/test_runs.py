@@ -13,7 +13,7 @@ from ambs.errors import UserError
 from ambs.report.runs import read_run, read_runs
 from ambs.report.summary import summarise
 from ambs.report.write import write
-from ambs.training.run_folder import RunFolder
+from ambs.storage.run_folder import RunFolder
 from tests.report.synthetic import make_run
 
 

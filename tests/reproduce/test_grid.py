@@ -7,7 +7,7 @@ from ambs.errors import UserError
 from ambs.presets import to_dict
 from ambs.reproduce.estimate import SPEEDS, Speed, Work, estimate, seconds, work
 from ambs.reproduce.grid import COMPARISONS, SCALES, Cell, Panel, cells, command, panels
-from ambs.reproduce.there import Found, wanted
+from ambs.reproduce.status import RunStatus, wanted
 
 
 def grid(name, scale="paper", seeds=None, **only):
@@ -64,7 +64,7 @@ def test_updates_at_the_papers_scale():
         ("figure3", "paper", 250_000), ("figure4", "paper", 312_500), ("figure3", "small", 125_000),
     ):  # fmt: skip
         cell = grid(name, scale, 1, methods=("copt",), tasks=("PointGoal1",))[0]
-        assert work(Found(cell), wanted(cell, SCALES[scale])).updates == wanted_updates
+        assert work(RunStatus(cell), wanted(cell, SCALES[scale])).updates == wanted_updates
 
 
 def test_a_part_of_the_grid():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ambs.report.runs import read_run
-from ambs.training.run_folder import read_rows
+from ambs.storage.run_folder import read_rows
 from tests.report.synthetic import make_run
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from ambs.reproduce import running
 from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
 from ambs.reproduce.render import render, show
 from ambs.reproduce.running import Plan, run_all
-from ambs.reproduce.there import look, wanted
-from ambs.training.run_folder import RunFolder
+from ambs.reproduce.status import find_run, wanted
+from ambs.storage.run_folder import RunFolder
 from tests.report.synthetic import make_run
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ def test_a_stop_saves_what_is_under_way(grid, tmp_path, monkeypatch):
             stop.set()
 
     plan = Plan(tmp_path, TINY, device="cpu", parallel=2, program=FAKE)
-    outcome = run_all(plan, [look(cell, tmp_path, TINY) for cell in grid], stop, progress)
+    outcome = run_all(plan, [find_run(cell, tmp_path, TINY) for cell in grid], stop, progress)
     assert sorted(outcome.stopped) == sorted(begun) == ["pointworld-long/copt-s0", "pointworld-long/penl-s0"]
     assert (outcome.finished, outcome.failed) == ([], {})
     assert not (tmp_path / "pointworld-long" / "copt-s1").exists()
@@ -92,7 +92,7 @@ def test_a_stop_saves_what_is_under_way(grid, tmp_path, monkeypatch):
 
 def test_failures(grid, tmp_path, monkeypatch):
     """A run that fails does not stop the grid; one that is refused does, since the next would be too."""
-    todo = [look(cell, tmp_path, TINY) for cell in grid[:2]]
+    todo = [find_run(cell, tmp_path, TINY) for cell in grid[:2]]
     for code, count in (("70", 2), ("2", 1)):
         monkeypatch.setenv("AMBS_FAKE", code)
         plan = Plan(tmp_path, TINY, program=FAKE)
@@ -116,10 +116,10 @@ def test_what_is_there(tmp_path):
     writer = RunFolder.open(run)
     writer.claim()
     try:
-        found = [look(cell, tmp_path, SMALL) for cell in chosen]
+        found = [find_run(cell, tmp_path, SMALL) for cell in chosen]
         # A run that was killed before its first checkpoint is made anew.
         make(tmp_path, fresh, frames=1000, state="running")
-        again = look(fresh, tmp_path, SMALL)
+        again = find_run(fresh, tmp_path, SMALL)
     finally:
         writer.unlock()
     assert [one.state for one in found] == ["finished", "partial", "broken", "running", "missing"]
@@ -134,7 +134,7 @@ def test_results_with_other_settings_count_and_are_named(tmp_path):
     config["shield"]["horizon"] = 15
     config["training"]["frames"] = 500_000
     make(tmp_path, cell, config=config, frames=500_000)
-    found = look(cell, tmp_path, SMALL)
+    found = find_run(cell, tmp_path, SMALL)
     assert (found.state, found.others) == ("finished", ("shield.horizon=15",))
     notes = show([found])["notes"]
     assert notes == ["pointgoal1/copt-s0 was run with settings that are not this grid's: shield.horizon=15"]
@@ -145,8 +145,8 @@ def test_rendering_stands_beside_the_paper(tmp_path):
     chosen = cells(panels(COMPARISONS["table1"], SMALL, ("copt", "lag", "lag-max"), ("PointGoal1",)), 1)
     for cell in chosen:
         make(tmp_path, cell, rows=20, episodes=20)
-    found = [look(cell, tmp_path, SMALL) for cell in chosen]
-    absent = [look(cell, tmp_path / "empty", SMALL) for cell in chosen]
+    found = [find_run(cell, tmp_path, SMALL) for cell in chosen]
+    absent = [find_run(cell, tmp_path / "empty", SMALL) for cell in chosen]
     assert show(found[:1] + absent[1:])["notes"][0].startswith("5 of the 6 runs of this comparison are not there yet: ")
     short, long = show(found)["environments"]
     assert (short["env"], long["env"]) == ("PointGoal1", "PointGoal1 (long run)")
@@ -159,7 +159,7 @@ def test_rendering_stands_beside_the_paper(tmp_path):
     assert [path.name for path in render(COMPARISONS["table1"], found, tmp_path)] == [
         "table1.png", "table1.md", "table1.html",
     ]  # fmt: skip
-    assert render(COMPARISONS["table1"], [look(chosen[0], tmp_path / "empty", SMALL)], tmp_path / "empty") == []
+    assert render(COMPARISONS["table1"], [find_run(chosen[0], tmp_path / "empty", SMALL)], tmp_path / "empty") == []
     assert not (tmp_path / "empty").exists()
 
 

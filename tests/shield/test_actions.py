@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ambs.envs.model import Step
+from ambs.dynamics import Step
 from ambs.errors import UserError
-from ambs.shield import Parts, Reason, ShieldConfig, Shielded, rollout
+from ambs.shield import Reason, ShieldConfig, Shielded, ShieldProblem, rollout
 from ambs.shield.actions import allowed, last_resort, outside, proposal
 from tests.shield.worlds import ATOMS, PSI
 
@@ -42,9 +42,9 @@ def shielded(space, backup, fallback=None):
         return Step(state, jnp.zeros((1, 2), bool), jnp.ones(()))
 
     still = lambda _key, _state: jnp.asarray(backup)  # noqa: E731
-    parts = Parts(rollout(dynamics, CONFIG.steps), still, still, PSI, ATOMS, CONFIG)
+    problem = ShieldProblem(rollout(dynamics, CONFIG.steps), still, still, PSI, ATOMS, CONFIG)
     room = Room(space, fallback)
-    wrapped = Shielded(room, parts, read_state=lambda _env, _seen: jnp.zeros(1))
+    wrapped = Shielded(room, problem, read_state=lambda _env, _seen: jnp.zeros(1))
     wrapped.reset()
     return room, wrapped
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.envs.model import Step
+from ambs.dynamics import Step
 from ambs.errors import UserError
-from ambs.shield import Parts, Reason, ShieldConfig, Trace, rollout, shield, shield_with_deadline
+from ambs.shield import Reason, ShieldConfig, ShieldProblem, Trace, rollout, shield, shield_with_deadline
 from ambs.streams import at, stream
 from tests.shield.worlds import ATOMS, PSI
 
@@ -21,7 +21,7 @@ BAD = (np.nan, np.inf, -np.inf)
 CONFIG = ShieldConfig(rolled=20, critics="max", traces=128)
 
 
-def parts_with(spot: jax.Array, value: jax.Array, step: jax.Array) -> Parts:
+def problem_with(spot: jax.Array, value: jax.Array, step: jax.Array) -> ShieldProblem:
     """A harmless world in which the number at place `spot` of imagined step `step` is replaced by `value`."""
 
     def at_place(name: str, healthy: jax.Array, here: jax.Array | bool = True) -> jax.Array:
@@ -55,7 +55,7 @@ def parts_with(spot: jax.Array, value: jax.Array, step: jax.Array) -> Parts:
     def critics(_state: jax.Array) -> jax.Array:
         return jnp.stack([at_place("critic", jnp.zeros(())), jnp.zeros(())])
 
-    return Parts(play, policy, backup, PSI, ATOMS, CONFIG, critics, fallback=np.array([0.25, 0.75]))
+    return ShieldProblem(play, policy, backup, PSI, ATOMS, CONFIG, critics, fallback=np.array([0.25, 0.75]))
 
 
 @jax.jit
@@ -67,7 +67,7 @@ def decide(key, spot, value, step, env):
     state = jnp.where(poisoned & ((spot == PLACES.index("state")) | everything), value, state)
     proposed = jnp.full((envs, 2), 0.3)
     proposed = jnp.where(poisoned & ((spot == PLACES.index("proposed")) | everything), value, proposed)
-    return shield(key, state, proposed, parts_with(spot, value, step), jnp.zeros((envs, 2), bool))
+    return shield(key, state, proposed, problem_with(spot, value, step), jnp.zeros((envs, 2), bool))
 
 
 def test_healthy_world_is_accepted():
@@ -106,7 +106,7 @@ def test_healthy_neighbours_go_on():
 @pytest.mark.parametrize("value", [2.0, 0.0, -1.0, np.nan, np.inf])
 def test_thresholds_that_are_none_override(value):
     """At 2 no label would ever hold. Known beforehand they are refused, computed they override."""
-    healthy = parts_with(jnp.array(-1), jnp.array(0.0), jnp.array(1))
+    healthy = problem_with(jnp.array(-1), jnp.array(0.0), jnp.array(1))
     given = (stream(0, "shield"), jnp.zeros((1, 2)), jnp.zeros((1, 2)))
     with pytest.raises(UserError, match=r"thresholds must lie in \(0, 1\]"):
         dataclasses.replace(healthy, thresholds=jnp.array([0.5, value]))
@@ -117,8 +117,8 @@ def test_thresholds_that_are_none_override(value):
 
 @jax.jit
 def with_thresholds(key, state, proposed, thresholds):
-    parts = dataclasses.replace(parts_with(jnp.array(-1), jnp.array(0.0), jnp.array(1)), thresholds=thresholds)
-    return shield(key, state, proposed, parts, jnp.zeros((1, 2), bool))
+    problem = dataclasses.replace(problem_with(jnp.array(-1), jnp.array(0.0), jnp.array(1)), thresholds=thresholds)
+    return shield(key, state, proposed, problem, jnp.zeros((1, 2), bool))
 
 
 def test_non_finite_backup_falls_back():
@@ -129,13 +129,13 @@ def test_non_finite_backup_falls_back():
 
     config = ShieldConfig()
     broken = lambda _key, _state: jnp.array([jnp.nan, 1.0])  # noqa: E731
-    parts = Parts(rollout(dynamics, config.steps), lambda _k, _s: jnp.zeros(2), broken, PSI, ATOMS, config)
-    decision = shield(stream(0, "shield"), jnp.zeros((3, 1)), jnp.ones((3, 2)), parts, jnp.zeros((3, 2), bool))
+    problem = ShieldProblem(rollout(dynamics, config.steps), lambda _k, _s: jnp.zeros(2), broken, PSI, ATOMS, config)
+    decision = shield(stream(0, "shield"), jnp.zeros((3, 1)), jnp.ones((3, 2)), problem, jnp.zeros((3, 2), bool))
     assert decision.overridden.all()
     assert decision.action.tolist() == [[0, 0]] * 3
     # Finite as declared, infinite as an action.
     with pytest.raises(UserError, match="single precision"):
-        dataclasses.replace(parts, fallback=np.array([1e39, 0.0]))
+        dataclasses.replace(problem, fallback=np.array([1e39, 0.0]))
     # A fallback that is computed is only known inside: zeros again.
     late = jax.jit(
         lambda bad: (
@@ -143,7 +143,7 @@ def test_non_finite_backup_falls_back():
                 stream(0, "shield"),
                 jnp.zeros((3, 1)),
                 jnp.ones((3, 2)),
-                dataclasses.replace(parts, fallback=bad),
+                dataclasses.replace(problem, fallback=bad),
                 jnp.zeros((3, 2), bool),
             ).action
         )
@@ -163,9 +163,9 @@ def test_numbers_that_are_no_probabilities_are_not_trusted(place, value):
 
 @pytest.mark.parametrize("place", ["state", "label", "critic"])
 def test_deadline_path_fails_safe_too(place):
-    parts = parts_with(jnp.array(PLACES.index(place)), jnp.array(jnp.nan), jnp.array(3))
+    problem = problem_with(jnp.array(PLACES.index(place)), jnp.array(jnp.nan), jnp.array(3))
     bad = jnp.nan if place == "state" else 0.0
-    decide = shield_with_deadline(parts, 1e9)
+    decide = shield_with_deadline(problem, 1e9)
     decision = decide(stream(0, "shield"), jnp.full((2, 2), bad), jnp.zeros((2, 2)), jnp.zeros((2, 2), bool))
     assert decision.overridden.all()
     assert np.isfinite(np.asarray(decision.action)).all()

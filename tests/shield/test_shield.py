@@ -7,27 +7,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.envs.labels import step_risk
 from ambs.errors import UserError
-from ambs.shield import Parts, Reason, ShieldConfig, Trace, paper_semantics, shield, shield_with_deadline
-from ambs.shield.decide import accepted_risks
-from ambs.shield.estimate import judge, rollout
+from ambs.shield import Reason, ShieldConfig, ShieldProblem, Trace, paper_semantics, shield, shield_with_deadline
+from ambs.shield.rules import accepted_risks
+from ambs.shield.traces import judge, rollout
 from ambs.spec import parse_formula
+from ambs.spec.risk import step_risk
 from ambs.streams import at, stream
-from tests.shield.worlds import ATOMS, PSI, coin, coin_parts, constant, script
+from tests.shield.worlds import ATOMS, PSI, coin, coin_problem, constant, script
 
 KEY = stream(0, "shield")
 
 
-def run(parts: Parts, proposed=None, state=None, labels_now=None, key=KEY):
+def run(problem: ShieldProblem, proposed=None, state=None, labels_now=None, key=KEY):
     proposed = jnp.array([[0.0, 0.1], [1.0, 0.1], [0.0, 0.3]]) if proposed is None else proposed
     state = jnp.zeros((proposed.shape[0], 1)) if state is None else state
     labels_now = jnp.zeros((proposed.shape[0], 2), bool) if labels_now is None else labels_now
-    return jax.jit(lambda key, state, proposed: shield(key, state, proposed, parts, labels_now))(key, state, proposed)
+    return jax.jit(lambda key, state, proposed: shield(key, state, proposed, problem, labels_now))(key, state, proposed)
 
 
 def test_accepts_safe_and_overrides_risky_actions():
-    decision = run(coin_parts(0.0, ShieldConfig()))
+    decision = run(coin_problem(0.0, ShieldConfig()))
     assert decision.overridden.tolist() == [False, True, False]
     np.testing.assert_allclose(decision.action, [[0.0, 0.1], [0.0, 0.5], [0.0, 0.3]])
     assert decision.p_safe.tolist() == [1, 0, 1]
@@ -47,19 +47,19 @@ def test_exactly_the_proposed_action_is_played_first():
     """Only the first action is risky, the policy's own are not: the proposal alone decides. Re-sampling, as the paper's
     code does it, checks what the policy would do instead and lets the risky proposal through."""
     proposed = jnp.array([[1.0, 0.0]])
-    exact = run(coin_parts(0.0, ShieldConfig()), proposed)
+    exact = run(coin_problem(0.0, ShieldConfig()), proposed)
     assert exact.overridden.tolist() == [True]
     assert set(np.asarray(exact.first_violation)[0, :64]) == {1}
-    resampled = run(coin_parts(0.0, ShieldConfig(resample_first=True)), proposed)
+    resampled = run(coin_problem(0.0, ShieldConfig(resample_first=True)), proposed)
     assert resampled.overridden.tolist() == [False]
-    later = run(coin_parts(1.0, ShieldConfig()), jnp.array([[0.0, 0.0]]))
+    later = run(coin_problem(1.0, ShieldConfig()), jnp.array([[0.0, 0.0]]))
     assert set(np.asarray(later.first_violation)[0, :64]) == {2}
 
 
 def test_already_unsafe():
     labels = jnp.array([[False, False], [False, True]])
     proposed = jnp.zeros((2, 2))
-    decision = run(coin_parts(0.0, ShieldConfig()), proposed, labels_now=labels)
+    decision = run(coin_problem(0.0, ShieldConfig()), proposed, labels_now=labels)
     assert decision.overridden.tolist() == [False, True]
     assert decision.reason[1] == Reason.ALREADY_UNSAFE
     assert decision.traces_used.tolist() == [64, 0]
@@ -67,16 +67,16 @@ def test_already_unsafe():
     assert decision.interval[1].tolist() == [0, 0]
     assert "already" in decision.explain(1, ATOMS)
     np.testing.assert_allclose(decision.action[1], [0.0, 0.5])
-    leaving = run(coin_parts(0.0, ShieldConfig(), leave=constant([0.0, 0.9])), proposed, labels_now=labels)
+    leaving = run(coin_problem(0.0, ShieldConfig(), leave=constant([0.0, 0.9])), proposed, labels_now=labels)
     np.testing.assert_allclose(leaving.action, [[0.0, 0.0], [0.0, 0.9]])
-    ignored = run(coin_parts(0.0, ShieldConfig(check_initial=False)), proposed, labels_now=labels)
+    ignored = run(coin_problem(0.0, ShieldConfig(check_initial=False)), proposed, labels_now=labels)
     assert ignored.overridden.tolist() == [False, False]
 
 
 def evidence(labels, config=None, psi=PSI, continues=None, probabilities=False, critics=None, key=KEY):
     config = config or ShieldConfig(horizon=len(labels))
     trace = script(labels, continues, probabilities)(None, jnp.zeros(1), None, None)
-    found = judge(key, trace, psi=psi, atoms=ATOMS, config=config, critics=critics)
+    found = judge(key, trace, coin_problem(0.0, config, psi=psi, critics=critics))
     return int(found.first_violation), int(found.atom), bool(found.finite)
 
 
@@ -117,13 +117,13 @@ def test_a_step_of_several_frames_is_drawn_once():
         trace = Trace(labels, jnp.ones(1), jnp.ones(1, bool), jnp.zeros(1))
         drawn, blamed = jax.vmap(
             lambda key, trace=trace, psi=psi: judge(
-                key, trace, psi=psi, atoms=ATOMS, config=ShieldConfig(horizon=1, labels="sample")
+                key, trace, coin_problem(0.0, ShieldConfig(horizon=1, labels="sample"), psi=psi)
             )[:2]
         )(jax.random.split(at(KEY, number), 10_000))
         assert np.mean(np.asarray(drawn) == 1) == pytest.approx(risk, abs=0.015)
         assert (np.asarray(blamed)[np.asarray(drawn) == 1] >= 0).all()
         mean = ShieldConfig(horizon=1, labels="mean", cost=10.0)
-        assert float(judge(KEY, trace, psi=psi, atoms=ATOMS, config=mean).cost) == pytest.approx(10 * risk, rel=1e-5)
+        assert float(judge(KEY, trace, coin_problem(0.0, mean, psi=psi)).cost) == pytest.approx(10 * risk, rel=1e-5)
         assert float(step_risk(psi, ATOMS, labels)[0]) == pytest.approx(risk, rel=1e-5)
 
 
@@ -140,13 +140,13 @@ def test_levels_that_calibration_may_put_in_force():
     proposed = jnp.array([[0.25, 0.0]])
 
     def decide(level):
-        parts = coin_parts(0.0, config, level=None if level is None else jnp.array(level))
-        return run(parts, proposed).overridden.tolist()
+        problem = coin_problem(0.0, config, level=None if level is None else jnp.array(level))
+        return run(problem, proposed).overridden.tolist()
 
     assert decide(None) == decide(0) == [True]
     assert decide(number) == [False]
     there = config.at_level(levels[number])
-    assert run(coin_parts(0.0, there), proposed).overridden.tolist() == [False]
+    assert run(coin_problem(0.0, there), proposed).overridden.tolist() == [False]
     assert there.asked == 0.1
     assert "0.1 that was asked for" in there.caveat
     assert there.at_level(levels[-1]).asked == 0.1
@@ -163,7 +163,7 @@ def test_label_rules():
     assert evidence(labels, calibrated, probabilities=True)[:2] == (1, 1)
     sampling = ShieldConfig(horizon=2, labels="sample")
     trace = script(labels, probabilities=True)(None, jnp.zeros(1), None, None)
-    draws = jax.vmap(lambda key: judge(key, trace, psi=PSI, atoms=ATOMS, config=sampling).first_violation)(
+    draws = jax.vmap(lambda key: judge(key, trace, coin_problem(0.0, sampling)).first_violation)(
         jax.random.split(KEY, 10_000)
     )
     # A step violates with 1 − .6 · .8 = .52.
@@ -204,37 +204,37 @@ def test_paper_semantics():
     config = paper_semantics()
     assert (config.rule, config.traces, config.steps, config.horizon) == ("fixed", 512, 15, 30)
     assert config.cost_threshold == pytest.approx(0.997**30 * 10)
-    parts = coin_parts(0.0, config, critics=lambda _state: jnp.zeros(2))
-    decision = run(parts, jnp.array([[1.0, 0.0]]), labels_now=jnp.array([[True, True]]))
+    problem = coin_problem(0.0, config, critics=lambda _state: jnp.zeros(2))
+    decision = run(problem, jnp.array([[1.0, 0.0]]), labels_now=jnp.array([[True, True]]))
     # Neither the current state nor the proposed action is looked at.
     assert decision.overridden.tolist() == [False]
     assert decision.traces_used.tolist() == [512]
-    assert run(coin_parts(1.0, config, critics=lambda _s: jnp.zeros(2))).overridden.all()
+    assert run(coin_problem(1.0, config, critics=lambda _s: jnp.zeros(2))).overridden.all()
 
 
 def test_own_stream():
     """The same key gives the same decision, whatever the rule; other environments do not matter."""
     proposed = jnp.array([[0.003, 0.0]] * 3)
-    parts = coin_parts(0.003, ShieldConfig())
-    first, again = run(parts, proposed), run(parts, proposed)
+    problem = coin_problem(0.003, ShieldConfig())
+    first, again = run(problem, proposed), run(problem, proposed)
     assert (first.first_violation == again.first_violation).all()
-    other = run(parts, proposed, key=at(KEY, 1))
+    other = run(problem, proposed, key=at(KEY, 1))
     assert (first.first_violation != other.first_violation).any()
-    fixed = run(coin_parts(0.003, ShieldConfig(rule="fixed")), proposed)
+    fixed = run(coin_problem(0.003, ShieldConfig(rule="fixed")), proposed)
     drawn = np.asarray(first.first_violation) >= 0
     assert (np.asarray(first.first_violation)[drawn] == np.asarray(fixed.first_violation)[drawn]).all()
-    alone = run(parts, proposed[:1])
+    alone = run(problem, proposed[:1])
     assert (alone.first_violation[0] == first.first_violation[0]).all()
 
 
 def test_nothing_recompiles():
     traced = []
-    parts = coin_parts(0.0, ShieldConfig())
+    problem = coin_problem(0.0, ShieldConfig())
 
     @jax.jit
     def decide(key, state, proposed, labels):
         traced.append(1)
-        return shield(key, state, proposed, parts, labels)
+        return shield(key, state, proposed, problem, labels)
 
     for step in range(3):
         proposed = jnp.full((4, 2), 0.01 * step)
@@ -246,14 +246,14 @@ def test_nothing_recompiles():
 def test_deadline():
     """Cut after one chunk, what is undecided is overridden; the chunk that came late is dropped."""
     proposed, state, labels = jnp.array([[0.0, 0.0], [0.04, 0.0]]), jnp.zeros((2, 1)), jnp.zeros((2, 2), bool)
-    parts = coin_parts(0.0, ShieldConfig())
-    unhurried = shield_with_deadline(parts, 1e9)(KEY, state, proposed, labels)
-    plain = run(parts, proposed, state)
+    problem = coin_problem(0.0, ShieldConfig())
+    unhurried = shield_with_deadline(problem, 1e9)(KEY, state, proposed, labels)
+    plain = run(problem, proposed, state)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), unhurried, plain))
     assert plain.traces_used.tolist()[0] == 64 < plain.traces_used.tolist()[1]
     # Started at 0 with 1 s to go: the first chunk is there at .3, the second comes late at 1.2.
     ticks = iter([0.0, 0.3, 1.2, 1.2])
-    hurried = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, proposed, labels)
+    hurried = shield_with_deadline(problem, 1.0, clock=lambda: next(ticks))(KEY, state, proposed, labels)
     # What was accepted in time is told late, and late nothing is accepted.
     assert hurried.reason.tolist() == [Reason.DEADLINE, Reason.DEADLINE]
     assert hurried.traces_used.tolist() == [64, 64]
@@ -261,16 +261,16 @@ def test_deadline():
     assert "time was up" in hurried.explain(1, ATOMS)
     # Both are shown safe by .3, but the backup policy, asked in any case, takes until 1.2.
     ticks, same = iter([0.0, 0.3, 1.2]), jnp.zeros((2, 2))
-    slow = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, same, labels)
+    slow = shield_with_deadline(problem, 1.0, clock=lambda: next(ticks))(KEY, state, same, labels)
     assert slow.reason.tolist() == [Reason.DEADLINE] * 2
     assert slow.action.tolist() == hurried.action.tolist()
     # A chunk took .6 s, so another one is not begun when .4 are left.
     ticks = iter([0.0, 0.6, 0.6, 0.9])
-    foresight = shield_with_deadline(parts, 1.0, clock=lambda: next(ticks))(KEY, state, proposed, labels)
+    foresight = shield_with_deadline(problem, 1.0, clock=lambda: next(ticks))(KEY, state, proposed, labels)
     assert foresight.reason.tolist() == [Reason.ACCEPTED, Reason.DEADLINE]
     assert foresight.overridden.tolist() == [False, True]
     with pytest.raises(UserError, match="deadline"):
-        shield_with_deadline(parts, float("nan"))
+        shield_with_deadline(problem, float("nan"))
 
 
 def test_pytree_actions_and_integer_actions():
@@ -281,9 +281,9 @@ def test_pytree_actions_and_integer_actions():
         return {"risk": jnp.array(0.0), "push": jnp.array(0.0)}
 
     config = ShieldConfig()
-    parts = Parts(rollout(dynamics, config.steps), policy, policy, PSI, ATOMS, config)
+    problem = ShieldProblem(rollout(dynamics, config.steps), policy, policy, PSI, ATOMS, config)
     proposed = {"risk": jnp.array([0.0, 1.0]), "push": jnp.array([3.0, 4.0])}
-    decision = shield(KEY, jnp.zeros((2, 1)), proposed, parts, jnp.zeros((2, 2), bool))
+    decision = shield(KEY, jnp.zeros((2, 1)), proposed, problem, jnp.zeros((2, 2), bool))
     assert decision.action["push"].tolist() == [3, 0]
 
 
@@ -331,21 +331,21 @@ def test_wrong_words_are_refused_without_a_type_checker_too(name, value):
 
 def test_misuse_is_told():
     with pytest.raises(UserError, match="the rollout has 3 steps"):
-        run(coin_parts(0.0, ShieldConfig(), rollout_fn=rollout(coin, 3)))
+        run(coin_problem(0.0, ShieldConfig(), rollout_fn=rollout(coin, 3)))
     with pytest.raises(UserError, match="critics"):
-        run(coin_parts(0.0, ShieldConfig(), critics=lambda _state: jnp.zeros(2)))
+        run(coin_problem(0.0, ShieldConfig(), critics=lambda _state: jnp.zeros(2)))
     with pytest.raises(UserError, match="fallback"):
-        coin_parts(0.0, ShieldConfig(), fallback=jnp.array([np.nan, 0.0]))
-    hurried = shield_with_deadline(coin_parts(0.0, ShieldConfig()), 1.0)
+        coin_problem(0.0, ShieldConfig(), fallback=jnp.array([np.nan, 0.0]))
+    hurried = shield_with_deadline(coin_problem(0.0, ShieldConfig()), 1.0)
     with pytest.raises(UserError, match="labels_now must be truth values, got int"):
         hurried(KEY, jnp.zeros((1, 1)), jnp.zeros((1, 2)), jnp.zeros((1, 2), int))
     with pytest.raises(UserError, match="labels_now"):
-        shield(KEY, jnp.zeros((1, 1)), jnp.zeros((1, 2)), coin_parts(0.0, ShieldConfig()))
+        shield(KEY, jnp.zeros((1, 1)), jnp.zeros((1, 2)), coin_problem(0.0, ShieldConfig()))
     with pytest.raises(UserError, match="2 atoms"):
-        run(coin_parts(0.0, ShieldConfig(horizon=2), rollout_fn=script([[1], [1]])))
+        run(coin_problem(0.0, ShieldConfig(horizon=2), rollout_fn=script([[1], [1]])))
     config = ShieldConfig(horizon=2, labels="mode", label_threshold=(0.5, 0.5, 0.5))
     with pytest.raises(UserError, match="3 entries for 2 atoms"):
-        run(coin_parts(0.0, config, rollout_fn=script([[0.0, 0.0]] * 2, probabilities=True)))
+        run(coin_problem(0.0, config, rollout_fn=script([[0.0, 0.0]] * 2, probabilities=True)))
     assert constant([1.0])(None, None).tolist() == [1]
 
 
@@ -355,7 +355,7 @@ def test_whole_numbers_are_labels_too(dtype):
     labels = np.array([[1, 0]] * 3, dtype)
     trace = script(labels)(None, jnp.zeros(1), None, None)._replace(labels=jnp.asarray(labels)[:, None])
     psi = parse_formula("hazard -> collision", ATOMS)
-    found = judge(KEY, trace, psi=psi, atoms=ATOMS, config=ShieldConfig(horizon=3))
+    found = judge(KEY, trace, coin_problem(0.0, ShieldConfig(horizon=3), psi=psi))
     assert int(found.first_violation) == 1
 
 
@@ -376,26 +376,26 @@ def test_frames_of_a_step():
     trace = trace._replace(labels=jnp.array([[[0.5, 0.0], [0.5, 0.0]]]))
     for frame_costs, flagged in (("any", False), ("sum", True)):
         config = ShieldConfig(horizon=1, labels="mean", frame_costs=frame_costs)
-        found = judge(KEY, trace, psi=PSI, atoms=ATOMS, config=config)
+        found = judge(KEY, trace, coin_problem(0.0, config))
         assert (int(found.first_violation) > 0) == flagged
 
 
 def test_explanations_name_the_right_culprit():
-    critics = run(coin_parts(0.0, ShieldConfig(rolled=15, critics="max"), critics=lambda _s: jnp.full(2, 10.0)))
+    critics = run(coin_problem(0.0, ShieldConfig(rolled=15, critics="max"), critics=lambda _s: jnp.full(2, 10.0)))
     told = critics.explain(0, ATOMS, ShieldConfig(rolled=15, critics="max"))
     assert "by a safety critic's estimate" in told
     assert "no theorem applies" in told
     mean = ShieldConfig(labels="mean")
-    expected = run(coin_parts(0.0, mean, rollout_fn=script([[0.04, 0.0]] * 30, probabilities=True)))
+    expected = run(coin_problem(0.0, mean, rollout_fn=script([[0.04, 0.0]] * 30, probabilities=True)))
     assert "critic" not in expected.explain(0, ATOMS)
-    never = run(coin_parts(0.0, ShieldConfig(), psi=parse_formula("false")), labels_now=jnp.zeros((3, 2), bool))
+    never = run(coin_problem(0.0, ShieldConfig(), psi=parse_formula("false")), labels_now=jnp.zeros((3, 2), bool))
     assert never.reason.tolist() == [Reason.ALREADY_UNSAFE] * 3
     assert ShieldConfig().caveat == ""
     assert "another property" in ShieldConfig(resample_first=True).caveat
 
 
 def test_backup_draws_from_a_stream_of_its_own():
-    parts = coin_parts(0.0, ShieldConfig(), backup=lambda key, _state: jax.random.uniform(key, (2,)))
-    decision = run(parts, jnp.array([[1.0, 0.0]] * 3))
+    problem = coin_problem(0.0, ShieldConfig(), backup=lambda key, _state: jax.random.uniform(key, (2,)))
+    decision = run(problem, jnp.array([[1.0, 0.0]] * 3))
     expected = [jax.random.uniform(jax.random.fold_in(stream(KEY, "backup"), env), (2,)) for env in range(3)]
     np.testing.assert_allclose(decision.action, np.stack(expected))

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.envs.grid import Grid, GridEnv
-from ambs.envs.point_world import PointWorldEnv, keep_clear, seek_goal
+from ambs.envs.worlds.grid import Grid, GridEnv
+from ambs.envs.worlds.point_world import PointWorldEnv, keep_clear, seek_goal
 from ambs.errors import UserError
-from ambs.shield import Parts, Reason, ShieldConfig, rollout, shield
+from ambs.shield import Reason, ShieldConfig, ShieldProblem, rollout, shield
 from ambs.shield.simulator import simulator_dynamics, simulator_state
 from ambs.shield.wrapper import Shielded
 from ambs.spec import parse_property
@@ -19,7 +19,7 @@ GRID = Grid(map="S.H\n...\n..G", slip=0.3)
 RIGHT = 1
 
 
-def grid_parts(config: ShieldConfig) -> tuple[GridEnv, Parts]:
+def grid_problem(config: ShieldConfig) -> tuple[GridEnv, ShieldProblem]:
     env, model = GridEnv(GRID), GridEnv(GRID)
     model.reset(seed=1)
 
@@ -27,18 +27,18 @@ def grid_parts(config: ShieldConfig) -> tuple[GridEnv, Parts]:
         return jnp.array(RIGHT)
 
     dynamics = simulator_dynamics(model)
-    return env, Parts(
+    return env, ShieldProblem(
         rollout(dynamics, config.steps), always_right, lambda _k, _s: jnp.array(4), env.psi, env.atoms, config
     )
 
 
 def test_simulator_as_model_gives_the_exact_value():
     config = ShieldConfig(rule="fixed", horizon=3, traces=1500)
-    env, parts = grid_parts(config)
+    env, problem = grid_problem(config)
     observation, _ = env.reset(seed=0)
     before = env.get_state()
     state = jax.tree.map(lambda part: part[None], simulator_state(env, observation))
-    decision = shield(stream(0, "shield"), state, jnp.array([RIGHT]), parts, jnp.zeros((1, 2), bool))
+    decision = shield(stream(0, "shield"), state, jnp.array([RIGHT]), problem, jnp.zeros((1, 2), bool))
     policy = np.eye(5)[np.full(9, RIGHT)]
     exact = GRID.chain(policy).check(parse_property("P=? [ G<=3 !hazard ]"))[0]
     assert 0.1 < exact < 0.9
@@ -49,8 +49,8 @@ def test_simulator_as_model_gives_the_exact_value():
 
 def test_wrapper_executes_what_the_shield_lets_through():
     config = ShieldConfig(horizon=2, traces=64)
-    env, parts = grid_parts(config)
-    wrapped = Shielded(env, parts)
+    env, problem = grid_problem(config)
+    wrapped = Shielded(env, problem)
     with pytest.raises(gym.error.ResetNeeded):
         wrapped.step(RIGHT)
     wrapped.reset(seed=0)
@@ -70,8 +70,10 @@ def test_wrapper_with_a_fast_model_of_your_own():
     violations = {}
     for shielded in (False, True):
         env = PointWorldEnv()
-        parts = Parts(rollout(env.world.dynamics(), config.steps), seek_goal, keep_clear, env.psi, env.atoms, config)
-        driven = Shielded(env, parts, read_state=lambda base, _obs: base.unwrapped.state) if shielded else env
+        problem = ShieldProblem(
+            rollout(env.world.dynamics(), config.steps), seek_goal, keep_clear, env.psi, env.atoms, config
+        )
+        driven = Shielded(env, problem, read_state=lambda base, _obs: base.unwrapped.state) if shielded else env
         costs = 0.0
         driven.reset(seed=2)
         for _ in range(250):
@@ -94,12 +96,12 @@ def test_nan_inside_a_snapshot_is_noticed():
     twin.reset(seed=0)
     config = ShieldConfig(horizon=2, traces=64)
     still = lambda _key, _state: jnp.zeros(2)  # noqa: E731
-    parts = Parts(rollout(simulator_dynamics(twin), 2), still, still, env.psi, env.atoms, config)
+    problem = ShieldProblem(rollout(simulator_dynamics(twin), 2), still, still, env.psi, env.atoms, config)
     observation, _ = env.reset(seed=0)
 
     def decide():
         state = jax.tree.map(lambda part: part[None], simulator_state(env, observation * 0))
-        return shield(stream(0, "shield"), state, jnp.zeros((1, 2)), parts, jnp.zeros((1, 2), bool))
+        return shield(stream(0, "shield"), state, jnp.zeros((1, 2)), problem, jnp.zeros((1, 2), bool))
 
     assert not decide().overridden[0]
     env.state = env.state._replace(robot=np.full(4, np.nan, np.float32))
@@ -110,7 +112,7 @@ def test_a_model_that_raises_overrides():
     """The policy answers NaN, and point_world takes no such action: that must not come out of `step`."""
     env, twin = PointWorldEnv(), PointWorldEnv()
     twin.reset(seed=0)
-    parts = Parts(
+    problem = ShieldProblem(
         rollout(simulator_dynamics(twin), 2),
         lambda _key, _state: jnp.full(2, jnp.nan),
         lambda _key, _state: jnp.zeros(2),
@@ -118,7 +120,7 @@ def test_a_model_that_raises_overrides():
         env.atoms,
         ShieldConfig(horizon=2, traces=64),
     )
-    wrapped = Shielded(env, parts)
+    wrapped = Shielded(env, problem)
     wrapped.reset(seed=0)
     *_, info = wrapped.step(np.ones(2))
     assert info["shield"].reason[0] == Reason.NON_FINITE
@@ -126,8 +128,8 @@ def test_a_model_that_raises_overrides():
 
 
 def test_the_environment_declares_its_fallback():
-    env, parts = grid_parts(ShieldConfig(horizon=2, traces=64))
-    assert Shielded(env, parts).parts.fallback == 4
+    env, problem = grid_problem(ShieldConfig(horizon=2, traces=64))
+    assert Shielded(env, problem).problem.fallback == 4
 
 
 def test_an_environment_without_snapshots_is_named():

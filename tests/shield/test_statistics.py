@@ -1,6 +1,7 @@
 """The estimator's distribution against the exact binomial, and decisions against exact arithmetic."""
 
 import functools
+import sys
 from fractions import Fraction
 
 import jax
@@ -9,12 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ambs.shield import Reason, ShieldConfig, rule, runtime, shield
-from ambs.shield.decide import judge_counts, replay
-from ambs.shield.estimate import NOT_DRAWN, sample, trace_keys
+from ambs.shield import Reason, ShieldConfig, rule, shield
+from ambs.shield.rules import judge_counts, replay
+from ambs.shield.traces import NOT_DRAWN, sample, trace_keys
 from ambs.spec.sequential import characteristics
 from ambs.streams import at, stream
-from tests.shield.worlds import coin_parts
+from tests.shield.worlds import coin_problem
 from tests.tiny import SWIFT
 
 RISK, STEPS, TRACES = 0.02, 3, 328
@@ -24,10 +25,10 @@ MU = (1 - RISK) ** STEPS
 def estimates(calls: int, envs: int = 500) -> np.ndarray:
     """p_safe of `calls` shield calls at known μ, fixed rule."""
     config = ShieldConfig(rule="fixed", horizon=STEPS, traces=TRACES)
-    parts = coin_parts(RISK, config)
+    problem = coin_problem(RISK, config)
     state, proposed = jnp.zeros((envs, 1)), jnp.tile(jnp.array([[RISK, 0.0]]), (envs, 1))
     labels = jnp.zeros((envs, 2), bool)
-    decide = jax.jit(lambda key: shield(key, state, proposed, parts, labels).p_safe, compiler_options=SWIFT)
+    decide = jax.jit(lambda key: shield(key, state, proposed, problem, labels).p_safe, compiler_options=SWIFT)
     keys = stream(0, "shield")
     return np.concatenate([decide(at(keys, step)) for step in range(calls // envs)])
 
@@ -53,8 +54,9 @@ def test_estimates_are_binomial_and_within_theorem_1():
 
 def test_reused_keys_would_be_noticed(monkeypatch):
     """The mutant: every key serves two traces. Theorem 1's coverage still holds, so only the variance gives it away."""
-    honest = runtime.trace_keys
-    monkeypatch.setattr(runtime, "trace_keys", lambda key, env, traces: honest(key, env, traces // 2))
+    module = sys.modules["ambs.shield.shield"]  # The package has a function of the same name.
+    honest = module.trace_keys
+    monkeypatch.setattr(module, "trace_keys", lambda key, env, traces: honest(key, env, traces // 2))
     values = estimates(5_000)
     assert np.mean(np.abs(values - MU) < 0.09) >= 0.99
     assert not variance_is_binomial(values)
@@ -103,7 +105,7 @@ def decisions(key, risk, envs):
     """Of the sequential shield, in so many environments of the same risk; compiled once for all risks."""
     proposed = jnp.tile(jnp.array([[risk, 0.0]]), (envs, 1))
     labels = jnp.zeros((envs, 2), bool)
-    return shield(key, jnp.zeros((envs, 1)), proposed, coin_parts(risk, ShieldConfig()), labels)
+    return shield(key, jnp.zeros((envs, 1)), proposed, coin_problem(risk, ShieldConfig()), labels)
 
 
 @pytest.mark.parametrize("risk", [0.0005, 0.0013, 0.0035])
@@ -125,16 +127,15 @@ def test_company_changes_no_decision(envs):
     """Chunks are shared among the undecided, several at once; every decision is still that of `replay` on its own traces."""
     config = ShieldConfig(traces=320)
     risks = jnp.resize(jnp.array([0.0013, 0.0, 0.0008, 0.05, 0.0018]), (envs,))
-    parts = coin_parts(0.0, config, policy=lambda _key, state: jnp.append(state, 0.0))
+    problem = coin_problem(0.0, config, policy=lambda _key, state: jnp.append(state, 0.0))
     state, proposed = risks[:, None], jnp.stack([risks, jnp.zeros(envs)], axis=1)
     labels = jnp.zeros((envs, 2), bool).at[1:2, 0].set(True)
-    how = {"psi": parts.psi, "atoms": parts.atoms, "config": config}
 
     @jax.jit
     def both(key):
         keys = jax.vmap(lambda env: trace_keys(key, env, jnp.arange(config.traces)))(jnp.arange(envs))
-        futures = sample(keys, state, proposed, rollout_fn=parts.rollout_fn, policy=parts.policy, **how)
-        return shield(key, state, proposed, parts, labels), futures.first_violation
+        futures = sample(keys, state, proposed, problem)
+        return shield(key, state, proposed, problem, labels), futures.first_violation
 
     seen = set()
     for step in range(6):

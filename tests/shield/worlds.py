@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ambs.envs.model import Step
-from ambs.shield import Parts, ShieldConfig, rollout
+from ambs.dynamics import Step
+from ambs.shield import ShieldConfig, ShieldProblem, rollout
 from ambs.spec import Atoms, parse_formula
 
 ATOMS = Atoms(("hazard", "collision"))
@@ -23,9 +23,9 @@ def constant(value: list[float]) -> Any:
     return lambda _key, _state: jnp.array(value)
 
 
-def coin_parts(p: float, config: ShieldConfig, **extra: Any) -> Parts:
+def coin_problem(p: float, config: ShieldConfig, **extra: Any) -> ShieldProblem:
     """Shield on the coin world; policy keeps the risk p, backup has none."""
-    return Parts(
+    return ShieldProblem(
         **{
             "rollout_fn": rollout(coin, config.steps),
             "policy": constant([p, 0.0]),

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.envs.labels import violates
 from ambs.errors import UserError
 from ambs.spec import (
     And,
@@ -24,6 +23,7 @@ from ambs.spec import (
     parse_formula,
     parse_property,
 )
+from ambs.spec.risk import violates
 
 ABC = Atoms(("a", "b", "c"))
 ROWS = np.array(list(itertools.product([False, True], repeat=3)))

@@ -10,18 +10,20 @@ import types
 import pytest
 
 import ambs.cli.main
+from ambs.acting.accounting import Accounts
+from ambs.acting.fitting import check_meta
 from ambs.agent.networks import CRITICS
 from ambs.cli.display import Display
 from ambs.envs import TooManyFaults
 from ambs.errors import RunError, UserError
 from ambs.presets import resolve, to_dict
-from ambs.training import checkpoint, session
-from ambs.training.accounting import Accounts
-from ambs.training.loop import Trainer
-from ambs.training.run_folder import RunFolder
+from ambs.storage import checkpoint
+from ambs.storage.run_folder import RunFolder
+from ambs.training import session
+from ambs.training.resume import _check_progress
 from ambs.training.session import Session
-from ambs.training.snapshot import _check_progress, check_meta
-from ambs.training.stopping import stopping
+from ambs.training.signals import stopping
+from ambs.training.trainer import Trainer
 
 CONFIG = resolve("quickstart", changes={"training": {"frames": 1000, "checkpoint_every": 200}})
 
@@ -326,7 +328,7 @@ def test_a_dead_writer_keeps_nobody_out(tmp_path):
     run = RunFolder.create(tmp_path, env="x", method="m", seed=0, config={}, command=[])
     run.close()
     code = (
-        "import sys, time; from pathlib import Path; from ambs.training.run_folder import RunFolder\n"
+        "import sys, time; from pathlib import Path; from ambs.storage.run_folder import RunFolder\n"
         "run = RunFolder.open(Path(sys.argv[1])); run.claim(); print('mine', flush=True); time.sleep(1000)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(run.path)], stdout=subprocess.PIPE, text=True)

@@ -8,11 +8,12 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
+from ambs.acting import act
+from ambs.acting.agent import Agent
+from ambs.acting.evaluate import evaluate, paired, summary
 from ambs.agent import update
 from ambs.presets import changed, resolve
-from ambs.training import act, loop
-from ambs.training.agent import Agent
-from ambs.training.evaluate import evaluate, paired, summary
+from ambs.training import trainer as training
 from tests.tiny import swift
 
 CONFIG = resolve(
@@ -30,11 +31,11 @@ EPISODES = 24
 
 def figures(config: Any = CONFIG) -> dict[str, float]:
     """Train and evaluate: return of the shielded agent and of random play, violating frames per 1000 with and without."""
-    compiled = (loop.compiled_act, loop.compiled_learn, loop.compiled_calibration)
+    compiled = (act.compiled_act, training.compiled_learn, training.compiled_calibration)
     for cache in compiled:
         cache.cache_clear()
     with swift():
-        trainer = loop.Trainer(config)
+        trainer = training.Trainer(config)
         trainer.run()
         trainer.close()
         agent = Agent(trainer.player, trainer.interface, config)

@@ -4,19 +4,19 @@ import jax
 import numpy as np
 import pytest
 
+from ambs.data import Experience
 from ambs.envs.mirror import Mirror
 from ambs.errors import UserError
-from ambs.replay import Replay, Use, size_of
 from ambs.training.learn import mirrored
-from ambs.world_model.loss import Sequence
+from ambs.training.replay import Replay, Use, size_of
 
 ENVS = 3
 
 
-def row(t: int) -> Sequence:
+def row(t: int) -> Experience:
     """Entries name their environment and time: 100·env + t."""
     mark = (100 * np.arange(ENVS) + t).astype(np.float32)
-    return Sequence(
+    return Experience(
         {"vector": np.stack([mark, -mark], axis=-1)},
         np.tile(mark[:, None], (1, 2)),
         mark,
@@ -150,11 +150,13 @@ def test_a_ring_that_no_memory_holds_is_refused():
 def test_held_out_worlds_are_never_learned_from(envs):
     """Uses are those of whole episodes or whole environments, survive storing, and windows of two uses share no row."""
 
-    def wide(t: int) -> Sequence:
+    def wide(t: int) -> Experience:
         first = np.full(envs, t % 5 == 0)
         labels = np.zeros((envs, 2, 1), bool)
         blank = np.zeros((envs, 2), np.float32)
-        return Sequence({"vector": blank}, blank, np.zeros(envs, np.float32), labels, np.ones(envs, np.float32), first)
+        return Experience(
+            {"vector": blank}, blank, np.zeros(envs, np.float32), labels, np.ones(envs, np.float32), first
+        )
 
     replay = Replay(wide(0), envs * 150)
     for t in range(400):
@@ -197,7 +199,7 @@ def test_mirrored_sequences_by_hand():
         np.ones((1, 1), np.float32),
         np.ones((1, 1), bool),
     )
-    batch = Sequence({"image": image, "vector": vector}, action, *rest)
+    batch = Experience({"image": image, "vector": vector}, action, *rest)
     other = mirrored(batch, mirror)
     assert other.observation["image"][0, 0, 0].tolist() == [[3, 4, 5], [0, 1, 2]]
     assert other.observation["vector"].tolist() == [[[2.0, 1.0, -3.0]]]

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 
 import ambs
+from ambs.acting.act import compiled_act
+from ambs.acting.evaluate import evaluate
 from ambs.cli.main import main
 from ambs.errors import UserError
 from ambs.presets import resolve
 from ambs.shield import Reason
-from ambs.training import checkpoint
-from ambs.training.evaluate import evaluate
-from ambs.training.loop import Diverged, compiled_act, compiled_learn
-from ambs.training.run_folder import RunFolder, read_rows
+from ambs.storage import checkpoint
+from ambs.storage.run_folder import RunFolder, read_rows
+from ambs.training.resume import capture, reinstate
 from ambs.training.session import Session, _without, reopen, start
-from ambs.training.snapshot import capture, reinstate
+from ambs.training.trainer import Diverged, compiled_learn
 
 CONFIG = resolve(
     "quickstart",
@@ -142,7 +143,7 @@ def test_worlds_are_the_same_whatever_the_shield_does(runs):
     """Episode by episode each environment draws the same world: the resumed run's own seeds, and those of another method."""
     straight, _ = runs
     other = ambs.make_vector("Grid", 4)
-    from ambs.training.loop import _seed
+    from ambs.training.trainer import _seed
 
     other.reset(seed=_seed(CONFIG.seed, "layouts"))
     np.testing.assert_array_equal(other.get_state()["roots"], straight.trainer.envs.get_state()["roots"])

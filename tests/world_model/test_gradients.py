@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from ambs.config import ModelConfig
+from ambs.data import Experience
 from ambs.nn.distributions import symlog, two_hot
 from ambs.spec import Atoms
 from ambs.world_model import rssm
-from ambs.world_model.loss import Sequence, world_model_loss
+from ambs.world_model.loss import world_model_loss
 from ambs.world_model.model import WorldModel
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import (
@@ -50,7 +51,7 @@ def make() -> WorldModel:
     return random_like(eqx.filter_eval_shape(models, fresh()))
 
 
-def filtered(model: WorldModel, batch: Sequence, start: rssm.Latent) -> rssm.Observed:
+def filtered(model: WorldModel, batch: Experience, start: rssm.Latent) -> rssm.Observed:
     embeddings = jax.vmap(jax.vmap(model.encoder))(batch.observation)
     keys = jax.random.split(fresh(), batch.reward.shape[0])
     return model.rssm.filter(start, batch.action, embeddings, batch.is_first, keys)
@@ -63,7 +64,7 @@ def labels_loss(model: WorldModel, features: Any, fixed: Any, labels: Any) -> An
     return -jnp.where(labels, POSITIVE * jnp.log(holds), jnp.log(1 - holds)).sum()
 
 
-def dreams(model: WorldModel, batch: Sequence, latent: rssm.Latent) -> list[tuple[int, int, list[Any]]]:
+def dreams(model: WorldModel, batch: Experience, latent: rssm.Latent) -> list[tuple[int, int, list[Any]]]:
     """(sequence, start, features of the steps imagined from there with the actions taken), by the loss's own keys."""
     count, time = batch.reward.shape
     keys = jax.random.split(jax.random.fold_in(fresh(), count), (count, 3))
@@ -82,7 +83,7 @@ def dreams(model: WorldModel, batch: Sequence, latent: rssm.Latent) -> list[tupl
     return found
 
 
-def open_loop(model: WorldModel, batch: Sequence, latent: rssm.Latent, fixed: Any) -> Any:
+def open_loop(model: WorldModel, batch: Experience, latent: rssm.Latent, fixed: Any) -> Any:
     """Mean over the imagined steps that lie within the episode they began in."""
     total, count = 0.0, 0.0
     for (sequence, start, features), (*_, still) in zip(dreams(model, batch, latent), fixed, strict=True):
@@ -99,11 +100,11 @@ def open_loop(model: WorldModel, batch: Sequence, latent: rssm.Latent, fixed: An
 
 
 def written_out(
-    model: WorldModel, batch: Sequence, start: rssm.Latent, base: rssm.Observed, fixed_dreams: Any
+    model: WorldModel, batch: Experience, start: rssm.Latent, base: rssm.Observed, fixed_dreams: Any
 ) -> dict[str, Any]:
     now = filtered(model, batch, start)
 
-    def terms(seen: rssm.Observed, item: Sequence, fixed: rssm.Observed) -> dict[str, Any]:
+    def terms(seen: rssm.Observed, item: Experience, fixed: rssm.Observed) -> dict[str, Any]:
         features = seen.latent.features
         outputs = model.decoder(features)
         reward, cost = (jax.nn.log_softmax(head(features)) for head in (model.heads.reward, model.heads.cost))

@@ -5,24 +5,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from ambs.config import ModelConfig
-from ambs.envs.point_world import ATOMS, PointWorldEnv
+from ambs.data import Experience
+from ambs.envs.worlds.point_world import ATOMS, PointWorldEnv
 from ambs.spec import parse_formula
 from ambs.streams import at, stream
-from ambs.world_model.loss import Sequence
-from ambs.world_model.model import Spec, WorldModel
+from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import filter_one
 
 from .test_truth import trainer
 
 CONFIG = ModelConfig(size="xxs", learning_rate=2e-3, vector_scale=50.0)
-SPEC = Spec(ObservationSpec(vector=9), 2, ATOMS, parse_formula("!hazard", ATOMS))
+SPEC = WorldSpec(ObservationSpec(vector=9), 2, ATOMS, parse_formula("!hazard", ATOMS))
 UPDATES, CONTEXT, AHEAD = 1500, 10, (1, 5, 15, 30)
 GOAL = slice(2, 4)
 """Goal − position (m): where the robot is, as far as the observation tells."""
 
 
-def play(steps: int, seed: int) -> Sequence:
+def play(steps: int, seed: int) -> Experience:
     """Drives in random directions, each held for ten steps or so, and back inside from beyond the walls."""
     env, rng = PointWorldEnv(), np.random.default_rng(seed)
     seen, info = env.reset(seed=seed)
@@ -41,14 +41,14 @@ def play(steps: int, seed: int) -> Sequence:
     seen, actions, rewards, labels, first = (np.array(column) for column in zip(*rows, strict=True))
     floats = (jnp.asarray(part, jnp.float32) for part in (actions, rewards))
     ones = jnp.ones(len(rows))
-    return Sequence({"vector": jnp.asarray(seen)}, *floats, jnp.asarray(labels)[:, None], ones, jnp.asarray(first))
+    return Experience({"vector": jnp.asarray(seen)}, *floats, jnp.asarray(labels)[:, None], ones, jnp.asarray(first))
 
 
-def figures(model: WorldModel, data: Sequence) -> dict[str, float]:
+def figures(model: WorldModel, data: Experience) -> dict[str, float]:
     """Mean error (m) so many steps ahead with the true actions; precision and recall of hazards as they are met."""
 
     @jax.jit
-    def predict(window: Sequence, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def predict(window: Experience, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         seen = filter_one(model, window, stream(key, "filter")).latent
         latent = jax.tree.map(lambda leaf: leaf[CONTEXT - 1], seen)
 

@@ -12,12 +12,13 @@ import optax
 import pytest
 
 from ambs.config import ModelConfig, Size
-from ambs.envs.grid import ATOMS, Grid, GridEnv
-from ambs.shield import Parts, ShieldConfig, rollout, shield
+from ambs.data import Experience
+from ambs.envs.worlds.grid import ATOMS, Grid, GridEnv
+from ambs.shield import ShieldConfig, ShieldProblem, rollout, shield
 from ambs.spec import parse_formula, parse_property
 from ambs.streams import at, stream
-from ambs.world_model.loss import Sequence, world_model_loss
-from ambs.world_model.model import Spec, WorldModel
+from ambs.world_model.loss import world_model_loss
+from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import SWIFT, filter_one, quick_jit
 
@@ -38,10 +39,10 @@ ODDS = np.array([0.2, 0.3, 0.3, 0.1, 0.1])
 BATCH, LENGTH, UPDATES, STATES, HORIZON = 16, 16, 2500, 50, 10
 # A world of 25 cells carries less than a nat per step: with free nats its prior would not be taught.
 CONFIG = Small(learning_rate=5e-3, free_nats=0.0)
-SPEC = Spec(ObservationSpec(vector=25), 5, ATOMS, PSI)
+SPEC = WorldSpec(ObservationSpec(vector=25), 5, ATOMS, PSI)
 
 
-def play(steps: int, seed: int, flip_labels: bool = False) -> tuple[Sequence, np.ndarray]:
+def play(steps: int, seed: int, flip_labels: bool = False) -> tuple[Experience, np.ndarray]:
     """Random play as one long sequence, and the cells visited."""
     env, rng = GridEnv(GRID), np.random.default_rng(seed)
     observation, info = env.reset(seed=seed)
@@ -57,7 +58,7 @@ def play(steps: int, seed: int, flip_labels: bool = False) -> tuple[Sequence, np
     if flip_labels:
         labels = labels ^ np.array([True, False])
     arrays = (jnp.asarray(part, jnp.float32) for part in (action, reward))
-    sequence = Sequence(
+    sequence = Experience(
         {"vector": jnp.asarray(seen)},
         *arrays,
         jnp.asarray(labels)[:, None],
@@ -68,7 +69,7 @@ def play(steps: int, seed: int, flip_labels: bool = False) -> tuple[Sequence, np
 
 
 @functools.lru_cache
-def trainer(spec: Spec, config: ModelConfig, most: int) -> Any:
+def trainer(spec: WorldSpec, config: ModelConfig, most: int) -> Any:
     """(data, updates) -> WorldModel, on random windows of one long sequence; compiled once however often it is called.
 
     The learning rate falls to 0 over `most` updates, so that what is judged has settled.
@@ -118,7 +119,7 @@ def mean_error(model: WorldModel) -> float:
 @functools.partial(eqx.filter_jit, compiler_options=SWIFT)
 def estimates(model: WorldModel, states: Any, actions: Any) -> Any:
     """The shield's μ̃ in each state, first action given."""
-    parts = Parts(
+    problem = ShieldProblem(
         rollout(model.moves(), HORIZON),
         lambda key, _latent: jax.nn.one_hot(jax.random.categorical(key, jnp.log(jnp.asarray(ODDS))), 5),
         lambda _key, _latent: jnp.eye(5)[4],
@@ -126,7 +127,7 @@ def estimates(model: WorldModel, states: Any, actions: Any) -> Any:
         ATOMS,
         ShieldConfig(rule="fixed", horizon=HORIZON, traces=1024),
     )
-    return shield(stream(3, "shield"), states, actions, parts, jnp.zeros((STATES, 2), bool)).p_safe
+    return shield(stream(3, "shield"), states, actions, problem, jnp.zeros((STATES, 2), bool)).p_safe
 
 
 def test_learned_model_tells_the_true_safety_probability():

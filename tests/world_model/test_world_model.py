@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from ambs.config import ModelConfig
-from ambs.envs.model import Step
+from ambs.data import Experience
+from ambs.dynamics import Step
 from ambs.errors import UserError
 from ambs.nn.distributions import categorical_kl, symexp, symlog
-from ambs.shield import Parts, ShieldConfig, rollout, shield
+from ambs.shield import ShieldConfig, ShieldProblem, rollout, shield
 from ambs.spec import Atoms, parse_formula
 from ambs.streams import stream
-from ambs.world_model.loss import Sequence, kl_terms, world_model_loss
-from ambs.world_model.model import Spec, WorldModel
+from ambs.world_model.loss import kl_terms, world_model_loss
+from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.rssm import Latent
 from ambs.world_model.vision import Encoder, ObservationSpec, graded, reconstruction_loss
 from tests.tiny import TINY, filter_one, fresh, quick_jit, tiny_sizes
@@ -27,12 +28,12 @@ PSI = parse_formula("!hazard & !collision", ATOMS)
 
 @functools.cache
 def make(observation=None, frames=2, **config) -> WorldModel:
-    spec = Spec(observation or ObservationSpec(vector=3), 2, ATOMS, PSI, frames)
+    spec = WorldSpec(observation or ObservationSpec(vector=3), 2, ATOMS, PSI, frames)
     with tiny_sizes():
         return quick_jit(lambda key: WorldModel(spec, ModelConfig("xxs", **config), key=key))(fresh())
 
 
-def sequence(model: WorldModel, batch=2, time=5, seed=1) -> Sequence:
+def sequence(model: WorldModel, batch=2, time=5, seed=1) -> Experience:
     keys = jax.random.split(jax.random.key(seed), 6)
     seen = model.spec.observation
     observation = {}
@@ -42,7 +43,7 @@ def sequence(model: WorldModel, batch=2, time=5, seed=1) -> Sequence:
         ).astype(jnp.uint8)
     if seen.vector:
         observation["vector"] = jax.random.normal(keys[1], (batch, time, seen.vector))
-    return Sequence(
+    return Experience(
         observation,
         jax.random.normal(keys[2], (batch, time, 2)),
         jax.random.normal(keys[3], (batch, time)),
@@ -216,9 +217,9 @@ def test_the_shield_runs_on_the_model_unchanged():
     np.testing.assert_allclose(arrival.deter, manual.deter)
     np.testing.assert_allclose(moves.read(moves.show(arrival))[0], model.label_probs(manual.features))
     config = ShieldConfig(horizon=5, traces=64)
-    parts = Parts(rollout(moves, 5), lambda _k, _s: action, lambda _k, _s: -action, PSI, ATOMS, config)
+    problem = ShieldProblem(rollout(moves, 5), lambda _k, _s: action, lambda _k, _s: -action, PSI, ATOMS, config)
     states = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), latent)
-    decide = jax.jit(lambda key: shield(key, states, jnp.stack([action, action]), parts, jnp.zeros((2, 2), bool)))
+    decide = jax.jit(lambda key: shield(key, states, jnp.stack([action, action]), problem, jnp.zeros((2, 2), bool)))
     decision = decide(stream(0, "shield"))
     assert decision.traces_used.tolist() == [64, 64]
     assert jnp.isfinite(decision.p_safe).all()

@@ -20,10 +20,11 @@ from ambs.agent.networks import CRITICS, Actor, Critics, safety_value
 from ambs.agent.penalties import Imagined, Multiplier, Penalty, penalty
 from ambs.agent.returns import Normaliser, lambda_returns
 from ambs.config import Config
-from ambs.envs.labels import violates
+from ambs.data import Experience
 from ambs.nn.precision import at_least_float32, cast
-from ambs.world_model.loss import Sequence, world_model_loss
-from ambs.world_model.model import Spec, WorldModel
+from ambs.spec.risk import violates
+from ambs.world_model.loss import world_model_loss
+from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.rssm import Latent
 
 sg = jax.lax.stop_gradient
@@ -71,7 +72,7 @@ class Learned(NamedTuple):
     multiplier: Multiplier
 
 
-def init(spec: Spec, config: Config, *, discrete: bool, key: Key[Array, ""]) -> Learned:
+def init(spec: WorldSpec, config: Config, *, discrete: bool, key: Key[Array, ""]) -> Learned:
     """Fresh parameters and optimiser states."""
     size = config.model.widths
     features = size.deter + size.latents * size.classes
@@ -94,7 +95,7 @@ def init(spec: Spec, config: Config, *, discrete: bool, key: Key[Array, ""]) -> 
 
 
 def update(
-    state: Learned, batch: Sequence, key: Key[Array, ""], *, config: Config, dtype: Any = jnp.float32
+    state: Learned, batch: Experience, key: Key[Array, ""], *, config: Config, dtype: Any = jnp.float32
 ) -> tuple[Learned, Metrics]:
     """One step on a batch `[batch, time]`; returns the new state and scalar metrics."""
     model_key, dream_key, start_key = jax.random.split(key, 3)
@@ -327,7 +328,7 @@ def _critic_loss(
     return (sg(weight) * losses).mean(axis=(0, 1))
 
 
-def _penalty(spec: Spec, config: Config) -> Penalty:
+def _penalty(spec: WorldSpec, config: Config) -> Penalty:
     return penalty(config.agent, config.shield.horizon, spec.cost)
 
 

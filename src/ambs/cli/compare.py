@@ -33,7 +33,7 @@ class Compare:
     def run(self) -> int:
         """Read, compare, print."""
         from ambs.report.summary import summarise
-        from ambs.training.files import finite
+        from ambs.storage.files import finite
 
         summary = summarise(self.runs, curves=False, at=self.at)
         if self.json:

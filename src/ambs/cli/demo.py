@@ -31,7 +31,7 @@ class Demo:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        from ambs.demo import run
+        from ambs.apps.demo import run
         from ambs.errors import UserError
         from ambs.shield import ShieldConfig
 

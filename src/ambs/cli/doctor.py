@@ -29,8 +29,8 @@ class Doctor:
         from rich.table import Table
         from rich.text import Text
 
+        from ambs.apps.doctor import examine
         from ambs.cli.train import prepare_device
-        from ambs.doctor import examine
 
         with suppress(ImportError):  # The examination says what is missing.
             prepare_device("auto", "xxs")

@@ -56,7 +56,7 @@ class Evaluate:
         from ambs.cli.train import prepare_device
         from ambs.errors import UserError
         from ambs.presets import from_dict
-        from ambs.training.run_folder import RunFolder
+        from ambs.storage.run_folder import RunFolder
 
         if self.episodes < 1 or self.seed < 0:
             raise UserError("--episodes must be at least 1 and --seed at least 0")
@@ -76,9 +76,9 @@ class Evaluate:
         from rich.console import Console
         from rich.progress import Progress
 
-        from ambs.training.agent import load
-        from ambs.training.evaluate import evaluate, paired, summary
-        from ambs.training.record import Recorder
+        from ambs.acting.agent import load
+        from ambs.acting.evaluate import evaluate, paired, summary
+        from ambs.recording.recorder import Recorder
 
         agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
         changes = self._shield(agent.config, agent.interface.spec.psi)
@@ -141,12 +141,13 @@ class Evaluate:
 
 
 def tell(sentence: str) -> None:
+    """Say it beside the output, so that what is printed stays what it is."""
     print(f"ambs: {sentence}", file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:
     """Intervals as objects, so that JSON says what the numbers are."""
-    from ambs.report.statistics import Interval
+    from ambs.statistics import Interval
 
     if isinstance(value, Interval):
         return value._asdict()

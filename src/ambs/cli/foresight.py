@@ -49,8 +49,8 @@ class Foresight:
         from ambs.cli.train import prepare_device
         from ambs.errors import UserError
         from ambs.presets import from_dict
-        from ambs.training.files import finite, to_json, write_atomic
-        from ambs.training.run_folder import RunFolder
+        from ambs.storage.files import finite, to_json, write_atomic
+        from ambs.storage.run_folder import RunFolder
 
         for name, least in (("episodes", 1), ("horizon", 1), ("traces", 1), ("branched", 0), ("seed", 0)):
             value = getattr(self, name)
@@ -73,9 +73,9 @@ class Foresight:
         from rich.console import Console
         from rich.progress import Progress
 
+        from ambs.acting.agent import load
         from ambs.cli.evaluate import tell
         from ambs.foresight.measure import measure
-        from ambs.training.agent import load
 
         agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
         console = Console(stderr=True)

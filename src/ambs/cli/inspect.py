@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 if TYPE_CHECKING:
-    from ambs.report.inspector.write import Glance
+    from ambs.inspector.write import Glance
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Inspect:
 
     def run(self) -> int:
         """Read, draw, write."""
-        from ambs.report.inspector import write
-        from ambs.report.inspector.recording import find
+        from ambs.inspector import write
+        from ambs.inspector.recording import find
 
         glances, notes = write.look_through(self._chosen(find(self.recorded)))
         for sentence in notes:
@@ -65,7 +65,7 @@ class Inspect:
         return chosen
 
     def _pages(self, glances: list[Glance]) -> None:
-        from ambs.report.inspector import write
+        from ambs.inspector import write
 
         folder = self.out or (self.recorded.parent if self.recorded.is_file() else self.recorded)
         files = write.pages(glances, folder)

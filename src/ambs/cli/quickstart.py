@@ -33,9 +33,9 @@ class Quickstart:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        from ambs.children import stop
+        from ambs.apps.quickstart import SHIELDED, UNSHIELDED, compare, start, wait
         from ambs.errors import UserError
-        from ambs.quickstart import SHIELDED, UNSHIELDED, compare, start, wait
+        from ambs.storage.subprocesses import stop
 
         if self.seed < 0 or self.episodes < 2:
             raise UserError("--seed must be at least 0 and --episodes at least 2")
@@ -92,7 +92,7 @@ _NAMES = {"dreamer": "DreamerV3, no shield", "copt": "AMBS + COPT, shield"}
 def _print(console: Any, result: dict[str, Any], shielded: Path) -> None:
     from rich.table import Table
 
-    from ambs.quickstart import SHIELDED, UNSHIELDED
+    from ambs.apps.quickstart import SHIELDED, UNSHIELDED
 
     table = Table(title=f"{result['evaluation']['random']['episodes']} evaluation episodes, mean [95 % CI]")
     for column in ("", "random", _NAMES[UNSHIELDED], _NAMES[SHIELDED]):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ambs.reproduce.running import Outcome, Plan
-    from ambs.reproduce.there import Found
+    from ambs.reproduce.status import RunStatus
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Reproduce:
         from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
         from ambs.reproduce.render import render
         from ambs.reproduce.running import Plan
-        from ambs.reproduce.there import look
+        from ambs.reproduce.status import find_run
 
         if self.parallel < 1:
             raise UserError(f"--parallel must be at least 1, got {self.parallel}")
@@ -68,14 +68,14 @@ class Reproduce:
             panels(comparison, scale, self.methods, self.tasks), scale.seeds if self.seeds is None else self.seeds
         )
         plan = Plan(self._out(), scale, self.semantics, self.device, self.parallel)
-        found = [look(cell, plan.out, scale, self.semantics) for cell in chosen]
+        found = [find_run(cell, plan.out, scale, self.semantics) for cell in chosen]
         console = Console(highlight=False)
         console.print(f"{comparison.name}: {comparison.says}\nscale {scale.name}: {scale.says}\nin {plan.out}\n")
         _list(console, found, plan)
         if self.dry_run:
             return 0
         outcome = _run(console, found, plan)
-        found = [look(cell, plan.out, scale, self.semantics) for cell in chosen]
+        found = [find_run(cell, plan.out, scale, self.semantics) for cell in chosen]
         for path in render(comparison, found, plan.out):
             console.print(f"Wrote {path}", soft_wrap=True)
         return _close(console, found, outcome)
@@ -86,12 +86,12 @@ class Reproduce:
         return Path("runs") / (f"reproduce-{self.scale}" + ("-paper" if self.semantics == "paper" else ""))
 
 
-def _list(console: Console, found: list[Found], plan: Plan) -> None:
+def _list(console: Console, found: list[RunStatus], plan: Plan) -> None:
     from rich import box
     from rich.table import Table
 
     from ambs.reproduce.estimate import estimate, measured, work
-    from ambs.reproduce.there import wanted
+    from ambs.reproduce.status import wanted
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("run", "frames", "train ratio", "there is", "to do"):
@@ -112,16 +112,16 @@ def _list(console: Console, found: list[Found], plan: Plan) -> None:
         console.print(sentence, soft_wrap=True)
 
 
-def _due(one: Found) -> bool:
+def _due(one: RunStatus) -> bool:
     return one.state not in ("finished", "running")
 
 
-def _run(console: Console, found: list[Found], plan: Plan) -> Outcome:
+def _run(console: Console, found: list[RunStatus], plan: Plan) -> Outcome:
     """Run what is due, with a bar for each run that is under way."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from ambs.reproduce.running import run_all
-    from ambs.training.stopping import stopping
+    from ambs.training.signals import stopping
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}"), TimeRemainingColumn())
     with stopping() as stop, Progress(*columns, console=console) as bars:
@@ -140,7 +140,7 @@ def _run(console: Console, found: list[Found], plan: Plan) -> Outcome:
         return run_all(plan, [one for one in found if _due(one)], stop, progress)
 
 
-def _close(console: Console, found: list[Found], outcome: Outcome) -> int:
+def _close(console: Console, found: list[RunStatus], outcome: Outcome) -> int:
     """Say what is left; 0 if nothing is, 75 if the same command goes on with it, 1 if some run failed."""
     from ambs.errors import STOPPED
 

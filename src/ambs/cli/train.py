@@ -42,7 +42,7 @@ class Resume:
 
         def again(**hooks: Any) -> Session:
             from ambs.presets import from_dict
-            from ambs.training.run_folder import RunFolder
+            from ambs.storage.run_folder import RunFolder
 
             prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
             from ambs.training.session import reopen
@@ -132,7 +132,7 @@ def prepare_device(device: str, size: str) -> None:
 def watch(begin: Any) -> int:
     """Run a session under a display; 0 finished, 75 stopped and resumable. A signal counts from the first line on."""
     from ambs.cli.display import Display, silence
-    from ambs.training.stopping import stopping
+    from ambs.training.signals import stopping
 
     with stopping() as stop, Display() as display:
         session: Session = begin(on_metrics=lambda row: display.show(row), stop=stop)

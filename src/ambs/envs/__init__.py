@@ -1,9 +1,8 @@
 """Worlds with labels, in the manner of Gymnasium 1.x; importing this package registers them with `gymnasium.make`."""
 
 from ambs.envs.labelled import LabelledEnv, with_labels
-from ambs.envs.labels import violates
 from ambs.envs.registration import make, make_vector, register_all, registered
-from ambs.envs.vector import Fault, LabelledVectorEnv, TooManyFaults
+from ambs.envs.vector.vector import Fault, LabelledVectorEnv, TooManyFaults
 
 __all__ = [
     "Fault",
@@ -13,7 +12,6 @@ __all__ = [
     "make",
     "make_vector",
     "registered",
-    "violates",
     "with_labels",
 ]
 

@@ -10,16 +10,16 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from ambs.envs.copies import Factory
-from ambs.envs.vector import LabelledVectorEnv
+from ambs.envs.vector.replicas import Factory
+from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import UserError
 
 NAMESPACE = "ambs"
 SAFETY_GYM = "ambs.envs.safety_gym.env:SafetyGym"
 TASK_NAMES = ("PointGoal0", "PointGoal1", "PointGoal2", "CarGoal0", "CarGoal1")
 SMALL_WORLDS = {
-    "PointWorld": "ambs.envs.point_world:PointWorldEnv",
-    "Grid": "ambs.envs.grid:GridEnv",
+    "PointWorld": "ambs.envs.worlds.point_world:PointWorldEnv",
+    "Grid": "ambs.envs.worlds.grid:GridEnv",
 }
 
 
@@ -83,8 +83,8 @@ def _many_foreign(
     env: str | Factory, num_envs: int, *, serial: bool = False, observation: str | None = None, **options: Any
 ) -> LabelledVectorEnv:
     from ambs.envs.contract import load_factory
-    from ambs.envs.processes import ProcessVectorEnv
-    from ambs.envs.serial import SerialVectorEnv
+    from ambs.envs.vector.processes import ProcessVectorEnv
+    from ambs.envs.vector.serial import SerialVectorEnv
 
     del observation
     kind = SerialVectorEnv if serial else ProcessVectorEnv
@@ -93,7 +93,7 @@ def _many_foreign(
 
 
 def _many_small(entry: EnvSpec, num_envs: int, *, observation: str = "vector", **options: Any) -> LabelledVectorEnv:
-    from ambs.envs.serial import SerialVectorEnv
+    from ambs.envs.vector.serial import SerialVectorEnv
 
     if observation != "vector":
         raise UserError(f'{entry.id} has no pictures: its observation must be "vector", got {observation!r}')

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ambs.acting.act import Player
+from ambs.acting.agent import Agent
+from ambs.acting.evaluate import Policy, evaluate
 from ambs.config import Config
 from ambs.envs.snapshot import Snapshot, one_env
 from ambs.foresight.scoring import foresee, of_model
 from ambs.nn.precision import cast, compute_dtype
 from ambs.streams import at, stream
-from ambs.training.act import Player
-from ambs.training.agent import Agent
-from ambs.training.evaluate import Policy, evaluate
 
 BATCH = 16
 """Environments played at once."""

@@ -8,6 +8,7 @@ import gymnasium
 import jax
 import numpy as np
 
+from ambs.acting.agent import Agent
 from ambs.config import Config
 from ambs.envs.registration import SMALL_WORLDS, full_id
 from ambs.errors import UserError
@@ -26,7 +27,6 @@ from ambs.foresight.figures import (
 from ambs.foresight.scoring import of_model, replayed
 from ambs.nn.precision import cast, compute_dtype
 from ambs.streams import stream
-from ambs.training.agent import Agent
 
 ENOUGH, ENOUGH_SMALL = 20_000, 10_000
 """Agent steps played unless told otherwise; in worlds that serve to try things out, the second."""

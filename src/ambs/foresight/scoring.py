@@ -1,7 +1,7 @@
 """What imagination says of a state: how likely Ψ fails within n steps, and at what discounted cost.
 
-Written for whatever the shield can roll out (`Dynamics` or `Moves`), so that the very same code scores a world model and the
-true dynamics of a small world, whose answers are known.
+Written for whatever the shield can roll out (`Dynamics` or `SplitDynamics`), so that the very same code scores a world model
+and the true dynamics of a small world, whose answers are known.
 """
 
 import dataclasses
@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from ambs.acting.act import Player, in_precision, shield_problem
 from ambs.config import Config
-from ambs.envs.model import Dynamics, Moves
-from ambs.shield.estimate import Policy, Trace, all_finite, judge, rollout, sample, trace_keys
-from ambs.shield.runtime import Parts
+from ambs.dynamics import Dynamics, SplitDynamics
+from ambs.shield.problem import Policy, ShieldProblem, Trace
+from ambs.shield.traces import all_finite, judge, rollout, sample, trace_keys
 from ambs.spec.formula import Atoms, Formula, Not
 from ambs.streams import stream
-from ambs.training.act import Player, in_precision, shield_parts
 
 
 class Foreseen(NamedTuple):
@@ -36,7 +36,7 @@ class Foreseen(NamedTuple):
 class Imagination:
     """What is rolled out and how it is read; all of it functions of one environment's state."""
 
-    dynamics: Dynamics | Moves
+    dynamics: Dynamics | SplitDynamics
     policy: Policy
     """Acts from the second step on: (key, state) -> action."""
     steps: int
@@ -45,7 +45,7 @@ class Imagination:
     """P(step violates Ψ) for every step, from the labels of a trace."""
     labels: Callable[[Any], Any] = lambda labels: labels
     """The labels that the shield judges, from those of a trace."""
-    shield: Parts | None = None
+    shield: ShieldProblem | None = None
     """The shield whose own scoring is reported beside."""
     discount: float = 0.997
     cost: float = 1.0
@@ -74,7 +74,7 @@ def of_model(player: Player, config: Config, policy: str = "task", dtype: Any = 
         steps=config.shield.horizon,
         risks=lambda both: both[1],
         labels=lambda both: both[0],
-        shield=shield_parts(fast, config) if policy == "task" else None,
+        shield=shield_problem(fast, config) if policy == "task" else None,
         discount=config.agent.discount,
         cost=model.spec.cost,
     )
@@ -125,15 +125,7 @@ def _one(imagination: Imagination, key: Key[Array, ""], state: Any, action: Any)
     shield, found = imagination.shield, jnp.array(jnp.nan)
     if shield is not None and _shares(imagination):
         seen = trace._replace(labels=imagination.labels(trace.labels))
-        evidence = judge(
-            stream(key, "labels"),
-            seen,
-            psi=shield.psi,
-            atoms=shield.atoms,
-            config=shield.config,
-            critics=shield.critics,
-            thresholds=shield.thresholds,
-        )
+        evidence = judge(stream(key, "labels"), seen, shield)
         found = ((evidence.first_violation > 0) | ~evidence.finite).astype(jnp.float32)
     return Foreseen(jnp.where(sound, risk, 1.0), found, cost)
 
@@ -144,20 +136,9 @@ def _shares(imagination: Imagination) -> bool:
     return shield is not None and shield.config.steps == imagination.steps and not shield.config.resample_first
 
 
-def _own_futures(parts: Parts, keys: Any, state: PyTree, proposed: PyTree) -> Float[Array, "envs traces"]:
+def _own_futures(problem: ShieldProblem, keys: Any, state: PyTree, proposed: PyTree) -> Float[Array, "envs traces"]:
     """1 for each future that the shield takes for violating, of futures of its own length."""
-    evidence = sample(
-        keys,
-        state,
-        proposed,
-        rollout_fn=parts.rollout_fn,
-        policy=parts.policy,
-        psi=parts.psi,
-        atoms=parts.atoms,
-        config=parts.config,
-        critics=parts.critics,
-        thresholds=parts.thresholds,
-    )
+    evidence = sample(keys, state, proposed, problem)
     return ((evidence.first_violation > 0) | ~evidence.finite).astype(jnp.float32)
 
 
@@ -174,14 +155,14 @@ class _Counted(NamedTuple):
     steps: Int[Array, ""]
 
 
-def _counting(dynamics: Dynamics | Moves) -> Dynamics | Moves:
-    if isinstance(dynamics, Moves):
+def _counting(dynamics: Dynamics | SplitDynamics) -> Dynamics | SplitDynamics:
+    if isinstance(dynamics, SplitDynamics):
         moves = dynamics
 
         def move(here: _Counted, action: Any, chance: Any) -> _Counted:
             return _Counted(moves.move(here.state, action, chance), here.steps + 1)
 
-        return Moves(moves.draw, move, lambda here: moves.show(here.state), moves.read)
+        return SplitDynamics(moves.draw, move, lambda here: moves.show(here.state), moves.read)
 
     def step(key: Key[Array, ""], here: _Counted, action: Any) -> Any:
         arrival = dynamics(key, here.state, action)

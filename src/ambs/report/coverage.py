@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ambs.report.statistics import Interval, iqm_interval, mean_interval
+from ambs.statistics import Interval, iqm_interval, mean_interval
 
 SIZES = (2, 3, 4, 5, 6, 8, 10, 20, 50)
 SIGMA = 0.8

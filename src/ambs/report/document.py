@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ambs.report import cells, tables
+from ambs.report import formatting as cells
+from ambs.report import tables
 from ambs.report.curves import WINDOW
 from ambs.report.foresight import diagram
 from ambs.report.outcomes import END

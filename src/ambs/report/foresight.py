@@ -6,7 +6,7 @@ from typing import Any
 
 from ambs.errors import UserError
 from ambs.report.page import Html, tag
-from ambs.training.files import read_plain, reason
+from ambs.storage.files import read_plain, reason
 
 FILE = "foresight.json"
 LEADS, RATE = ("1", "5", "10", "20"), "0.05"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ambs.report.cells import number
+from ambs.report.formatting import number
 from ambs.report.groups import Group
 from ambs.report.runs import Run
 

@@ -8,7 +8,7 @@ import numpy as np
 from ambs.report.curves import Measure, recent_mean, recent_ratio, total
 from ambs.report.groups import Group
 from ambs.report.runs import Run
-from ambs.report.statistics import Interval, difference, holm, iqm_interval, mean_interval
+from ambs.statistics import Interval, difference, holm, iqm_interval, mean_interval
 
 END = 0.1
 """Figures "at the end" are means over this last share of the frames."""

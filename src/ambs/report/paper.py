@@ -12,7 +12,7 @@ import numpy as np
 
 from ambs.report.groups import Group
 from ambs.report.outcomes import OUTCOMES, as_json, outcome_of, takes_part
-from ambs.report.statistics import mean_interval
+from ambs.statistics import mean_interval
 
 SOURCE = "Goodall and Belardinelli, AAMAS 2024, Table 1; mean ± 95 % interval over 5 seeds"
 METHODS = ("penl", "plpg", "copt", "lag")

@@ -12,8 +12,8 @@ import numpy as np
 
 from ambs.errors import UserError
 from ambs.report.foresight import read_foresight
-from ambs.training.files import reason
-from ambs.training.run_folder import EPISODES, METRICS, RunFolder, iterate_rows
+from ambs.storage.files import reason
+from ambs.storage.run_folder import EPISODES, METRICS, RunFolder, iterate_rows
 
 BESIDES = frozenset(
     (".png", ".json", ".jsonl", ".md", ".csv", ".html", ".svg", ".pdf", ".txt", ".log", ".gif", ".mp4", ".npz")

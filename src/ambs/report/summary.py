@@ -16,8 +16,8 @@ from ambs.report.outcomes import OUTCOMES, as_json, compared_frames, comparisons
 from ambs.report.panels import draw_panels
 from ambs.report.paper import beside_the_paper
 from ambs.report.runs import Run, read_runs
-from ambs.report.statistics import iqm_interval
-from ambs.training.files import utc_now
+from ambs.statistics import iqm_interval
+from ambs.storage.files import utc_now
 
 FORMAT = 1
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from ambs.report import cells
+from ambs.report import formatting as cells
 from ambs.report.foresight import LEADS, SCORINGS
 from ambs.report.groups import NAMES
 from ambs.report.outcomes import OUTCOMES

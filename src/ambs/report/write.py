@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ambs.report import tables
 from ambs.report.paper import SOURCE
-from ambs.training.files import finite, write_atomic
+from ambs.storage.files import finite, write_atomic
 
 Format = Literal["html", "md", "png", "csv", "json"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ambs.reproduce.grid import Panel
-from ambs.reproduce.there import Found
+from ambs.reproduce.status import RunStatus
 
 SIZES = ("xxs", "xs", "s", "m", "l")
 """Sizes of networks, ascending."""
@@ -54,7 +54,7 @@ class Work:
     shielded: bool = True
 
 
-def work(found: Found, config: dict[str, Any]) -> Work:
+def work(found: RunStatus, config: dict[str, Any]) -> Work:
     """Of a run with these settings, nested."""
     training = config["training"]
     left = max(0, training["frames"] - (found.frames if found.state == "broken" else 0))
@@ -80,7 +80,7 @@ def _at_least_as_large(table: dict[str, float], size: str) -> float | None:
     return table[larger[0]] if larger else None
 
 
-def measured(found: Sequence[Found]) -> dict[Panel, float]:
+def measured(found: Sequence[RunStatus]) -> dict[Panel, float]:
     """Frames per second of the grid's own runs, by panel: the median of what they logged."""
     rates: dict[Panel, list[float]] = {}
     for one in found:

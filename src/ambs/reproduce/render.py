@@ -9,14 +9,14 @@ from ambs.report.runs import Run
 from ambs.report.summary import Part, assemble
 from ambs.report.write import Format, write
 from ambs.reproduce.grid import Comparison, Panel
-from ambs.reproduce.there import Found
+from ambs.reproduce.status import RunStatus
 
 NAMED = 6
 """Runs that are missing and named."""
 FORMATS: tuple[Format, ...] = ("png", "md", "html")
 
 
-def render(comparison: Comparison, found: Sequence[Found], out: Path) -> list[Path]:
+def render(comparison: Comparison, found: Sequence[RunStatus], out: Path) -> list[Path]:
     """Write `<comparison>.png` (return left, cumulative violations right), `.md` and `.html`; none if there is no run."""
     summary = show(found)
     if summary is None:
@@ -27,7 +27,7 @@ def render(comparison: Comparison, found: Sequence[Found], out: Path) -> list[Pa
     return paths
 
 
-def show(found: Sequence[Found]) -> dict[str, Any] | None:
+def show(found: Sequence[RunStatus]) -> dict[str, Any] | None:
     """A report with a part per panel; None if there is no run."""
     by_panel: dict[Panel, list[Run]] = {}
     notes = _absent([str(one.cell.folder) for one in found if one.run is None], len(found))

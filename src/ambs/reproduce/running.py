@@ -7,10 +7,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from ambs.children import AMBS, Child, launch, stop
 from ambs.errors import STOPPED
 from ambs.reproduce.grid import Scale, command
-from ambs.reproduce.there import Found
+from ambs.reproduce.status import RunStatus
+from ambs.storage.subprocesses import AMBS, Child, launch, stop
 
 COMPILED = Path("ambs", "compiled")
 """Folder, among the user's caches, of compiled programs: runs that differ in their seed only have the same ones. Not the
@@ -43,7 +43,7 @@ class Plan:
     parallel: int = 1
     program: Sequence[str] = AMBS
 
-    def begin(self, found: Found) -> Child:
+    def begin(self, found: RunStatus) -> Child:
         """Start a run, or go on with one that broke off."""
         home = self.out / found.cell.folder
         place = ["--device", self.device]
@@ -70,7 +70,7 @@ def _defaults(parallel: int) -> dict[str, str]:
 
 
 def run_all(
-    plan: Plan, todo: Sequence[Found], stopping: Event, on_progress: Callable[[str, dict[str, Any]], None]
+    plan: Plan, todo: Sequence[RunStatus], stopping: Event, on_progress: Callable[[str, dict[str, Any]], None]
 ) -> Outcome:
     """Run them in order until all have ended or `stopping` is set; then all that are under way save and end.
 

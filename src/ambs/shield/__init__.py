@@ -1,21 +1,22 @@
 """Approximate model-based shielding (Alg. 2) over any model that is given as a function."""
 
 from ambs.shield.config import ShieldConfig, paper_semantics
-from ambs.shield.decide import Decision, Reason, Rule, replay, rule
-from ambs.shield.estimate import Evidence, Policy, RolloutFn, Trace, rollout
-from ambs.shield.runtime import Parts, shield, shield_with_deadline
+from ambs.shield.problem import Policy, RolloutFn, ShieldProblem, Trace
+from ambs.shield.rules import Decision, Reason, Rule, replay, rule
+from ambs.shield.shield import shield, shield_with_deadline
 from ambs.shield.simulator import simulator_dynamics, simulator_state
+from ambs.shield.traces import Evidence, rollout
 from ambs.shield.wrapper import Shielded
 
 __all__ = [
     "Decision",
     "Evidence",
-    "Parts",
     "Policy",
     "Reason",
     "RolloutFn",
     "Rule",
     "ShieldConfig",
+    "ShieldProblem",
     "Shielded",
     "Trace",
     "paper_semantics",

@@ -50,8 +50,8 @@ def last_resort(fallback: Any, space: gym.Space) -> np.ndarray:
         if not space.contains(wanted):
             raise UserError(f"the fallback action must lie in the action space {space}, got {fallback}")
         return wanted
-    nothing = np.zeros(space.shape or (), space.dtype)
-    found = allowed(nothing, space)
+    zeros = np.zeros(space.shape or (), space.dtype)
+    found = allowed(zeros, space)
     if found is None and isinstance(space, spaces.Discrete):
         found = np.asarray(space.start)
     if found is None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from ambs.envs.model import Dynamics, Step
+from ambs.dynamics import Dynamics, Step
 from ambs.envs.snapshot import Snapshot, pack, unpack
 from ambs.errors import UserError
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from ambs.forks import refuse_after_fork
 from ambs.shield.actions import allowed, last_resort, outside, proposal
-from ambs.shield.decide import Decision, Reason
-from ambs.shield.runtime import Parts, shield
+from ambs.shield.problem import ShieldProblem
+from ambs.shield.rules import Decision, Reason
+from ambs.shield.shield import shield
 from ambs.shield.simulator import simulator_state
 from ambs.streams import at, stream
 
@@ -25,8 +26,8 @@ class Shielded(gym.Wrapper):
     `info["refused"]` says what is wrong. The backup's action is cut, too, and whatever is to be executed is checked last: what
     is not in the action space is replaced by the action of last resort.
 
-    That is the environment's `fallback_action`, if it declares one and `parts` does not; else zeros.
-    `read_state(env, observation)` gives the state that the model in `parts` starts from; by default a snapshot of the
+    That is the environment's `fallback_action`, if it declares one and `problem` does not; else zeros.
+    `read_state(env, observation)` gives the state that the model in `problem` starts from; by default a snapshot of the
     environment itself, for `simulator_dynamics`. Decisions draw from the stream "shield" under `seed` and from nothing
     else, so the environment's own noise is the same with and without the shield.
     """
@@ -34,22 +35,22 @@ class Shielded(gym.Wrapper):
     def __init__(
         self,
         env: gym.Env,
-        parts: Parts,
+        problem: ShieldProblem,
         *,
         read_state: Callable[[gym.Env, Any], Any] = simulator_state,
         seed: int = 0,
     ) -> None:
         super().__init__(env)
         refuse_after_fork()
-        if parts.fallback is None:
-            parts = dataclasses.replace(parts, fallback=getattr(env.unwrapped, "fallback_action", None))
-        self.parts = parts
-        self._resort = last_resort(parts.fallback, env.action_space)
+        if problem.fallback is None:
+            problem = dataclasses.replace(problem, fallback=getattr(env.unwrapped, "fallback_action", None))
+        self.problem = problem
+        self._resort = last_resort(problem.fallback, env.action_space)
         self.read_state = read_state
         self._stream = stream(seed, "shield")
         self._decisions = 0
         self._decide = jax.jit(
-            lambda key, state, proposed, labels, usable: shield(key, state, proposed, parts, labels, usable)
+            lambda key, state, proposed, labels, usable: shield(key, state, proposed, problem, labels, usable)
         )
         self._observation: Any = None
         self._labels: Any = None
@@ -81,7 +82,7 @@ class Shielded(gym.Wrapper):
 
     def _known_labels(self) -> tuple[np.ndarray, str]:
         """The labels of the current state and nothing; or some and what is wrong with them."""
-        labels, wanted = self._labels, (len(self.parts.atoms),)
+        labels, wanted = self._labels, (len(self.problem.atoms),)
         known = isinstance(labels, np.ndarray) and labels.dtype == bool and labels.shape == wanted
         if known and not np.ma.is_masked(labels):
             return labels, ""

@@ -3,6 +3,7 @@
 from ambs.spec.formula import And, Atom, Atoms, Constant, Formula, FormulaError, Iff, Implies, Not, Or
 from ambs.spec.parser import parse_formula, parse_property
 from ambs.spec.pctl import Always, Eventually, Next, Path, Probability, Until, Verdict, bounded_safety
+from ambs.spec.risk import frame_risk, step_risk, violates
 
 __all__ = [
     "Always",
@@ -23,6 +24,9 @@ __all__ = [
     "Until",
     "Verdict",
     "bounded_safety",
+    "frame_risk",
     "parse_formula",
     "parse_property",
+    "step_risk",
+    "violates",
 ]

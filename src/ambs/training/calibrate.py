@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from ambs.envs.labels import step_risk, violates
+from ambs.data import Experience
+from ambs.spec.risk import step_risk, violates
 from ambs.streams import stream
-from ambs.world_model.loss import Sequence
 from ambs.world_model.model import WorldModel
 from ambs.world_model.rssm import Latent
 
@@ -46,7 +46,7 @@ class LabelProbs(NamedTuple):
     """Whether Ψ holds where the context ends."""
 
 
-def predict(model: WorldModel, windows: Sequence, context: int, key: Key[Array, ""]) -> LabelProbs:
+def predict(model: WorldModel, windows: Experience, context: int, key: Key[Array, ""]) -> LabelProbs:
     """Label probabilities along windows `[windows, context + T]`: with every observation, and from the context alone with
     the actions that were really taken."""
 
@@ -79,7 +79,7 @@ def predict(model: WorldModel, windows: Sequence, context: int, key: Key[Array, 
     )
 
 
-def _embed(model: WorldModel, windows: Sequence) -> Float[Array, "windows time embedding"]:
+def _embed(model: WorldModel, windows: Experience) -> Float[Array, "windows time embedding"]:
     """Some windows at a time, for their pictures would fill gigabytes; on CPUs, whose convolutions are slow in loops and
     which have the memory, all at once."""
     one = jax.vmap(model.encoder)
@@ -202,6 +202,6 @@ def memorised(held_out: dict[str, float], trained: dict[str, float]) -> dict[str
     }
 
 
-def within_one_episode(windows: Sequence) -> Bool[Array, "windows"]:
+def within_one_episode(windows: Experience) -> Bool[Array, "windows"]:
     """Windows in which no episode begins after the first step."""
     return ~windows.is_first[:, 1:].any(axis=1)

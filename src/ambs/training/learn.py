@@ -8,17 +8,17 @@ from jaxtyping import Array, Int, Key
 
 from ambs.agent.update import Learned, Metrics, finite, update
 from ambs.config import Config
+from ambs.data import Experience
 from ambs.envs.mirror import Mirror
-from ambs.shield.runtime import select
+from ambs.shield.shield import select
 from ambs.streams import at, stream
-from ambs.world_model.loss import Sequence
 
 SKIPPED = "updates/skipped"
 
 
 def learn(
     state: Learned,
-    batches: Sequence,
+    batches: Experience,
     root: Key[Array, ""],
     first: Int[Array, ""],
     *,
@@ -32,7 +32,7 @@ def learn(
     With a `mirror` every sequence is, by the toss of a coin, replaced by its mirror image.
     """
 
-    def one(carry: tuple[Learned, Array], item: tuple[Sequence, Array]) -> tuple[tuple[Learned, Array], Any]:
+    def one(carry: tuple[Learned, Array], item: tuple[Experience, Array]) -> tuple[tuple[Learned, Array], Any]:
         old, bad = carry
         batch, number = item
         if mirror is not None:
@@ -56,7 +56,7 @@ def learn(
     return state, means
 
 
-def mirrored(batch: Sequence, mirror: Mirror) -> Sequence:
+def mirrored(batch: Experience, mirror: Mirror) -> Experience:
     """The sequences with left and right exchanged."""
     images = {"image": mirror.picture, "vector": mirror.vector}
     seen = {name: images[name](part) for name, part in batch.observation.items()}

@@ -10,19 +10,20 @@ from typing import Any
 
 import jax
 
+from ambs.acting.adapter import Interface
+from ambs.acting.fitting import check_meta, fitting
+from ambs.acting.worlds import check_world
 from ambs.config import Config
 from ambs.errors import DISK_FAILED, RunError, UserError
 from ambs.forks import refuse_after_fork
 from ambs.presets import changed, from_dict, to_dict
-from ambs.training import checkpoint
-from ambs.training.binding import SETTINGS, bind, check_bound
-from ambs.training.files import finite, reason, to_json, write_atomic
-from ambs.training.interface import Interface
-from ambs.training.loop import Diverged, Listener, Row, Trainer
-from ambs.training.run_folder import RunFolder
-from ambs.training.snapshot import capture, check_meta, fitting, reinstate
-from ambs.training.stopping import stopping
-from ambs.training.worlds import check_world
+from ambs.storage import checkpoint
+from ambs.storage.binding import SETTINGS, bind, check_bound
+from ambs.storage.files import finite, reason, to_json, write_atomic
+from ambs.storage.run_folder import RunFolder
+from ambs.training.resume import capture, reinstate
+from ambs.training.signals import stopping
+from ambs.training.trainer import Diverged, Listener, Row, Trainer
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
 

@@ -4,29 +4,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key, Shaped
+from jaxtyping import Array, Bool, Float, Key
 
-from ambs.envs.labels import violates
+from ambs.data import Experience
 from ambs.nn.distributions import bernoulli_loss, categorical_kl, two_hot_loss
 from ambs.nn.precision import at_least_float32
+from ambs.spec.risk import violates
 from ambs.world_model.model import WorldModel
 from ambs.world_model.rssm import Latent, Observed
-from ambs.world_model.vision import Observation, reconstruction_loss
-
-
-class Sequence(NamedTuple):
-    """Consecutive agent steps, time first (a batch of them: batch, then time).
-
-    Entry t holds the observation o_t, the action that led to it, the reward received and the labels of the frames passed
-    on the way, whether the episode goes on after it (time limits are no end), and whether it is an episode's first.
-    """
-
-    observation: Observation
-    action: Float[Array, "*batch time actions"]
-    reward: Float[Array, "*batch time"]
-    labels: Bool[Array, "*batch time frames atoms"]
-    proceed: Shaped[Array, "*batch time"]
-    is_first: Bool[Array, "*batch time"]
+from ambs.world_model.vision import reconstruction_loss
 
 
 class Losses(NamedTuple):
@@ -38,7 +24,7 @@ class Losses(NamedTuple):
     """Posterior–prior KL, nats per step, without free nats."""
 
 
-def world_model_loss(model: WorldModel, batch: Sequence, start: Latent, key: Key[Array, ""]) -> tuple[Losses, Latent]:
+def world_model_loss(model: WorldModel, batch: Experience, start: Latent, key: Key[Array, ""]) -> tuple[Losses, Latent]:
     """Loss of a batch `[batch, time]`, and its posterior latents `[batch, time]` for imagination."""
     count = batch.reward.shape[0]
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count))
@@ -62,7 +48,7 @@ def world_model_loss(model: WorldModel, batch: Sequence, start: Latent, key: Key
 
 
 def _step_terms(
-    model: WorldModel, seen: Observed, item: Sequence
+    model: WorldModel, seen: Observed, item: Experience
 ) -> tuple[dict[str, Float[Array, ""]], Float[Array, ""]]:
     features = seen.latent.features
     terms = reconstruction_loss(model.decoder(features), item.observation, model.spec.observation)
@@ -96,7 +82,7 @@ def label_terms(
     return terms
 
 
-def _open_loop_loss(model: WorldModel, batch: Sequence, latent: Latent, key: Key[Array, ""]) -> Float[Array, ""]:
+def _open_loop_loss(model: WorldModel, batch: Experience, latent: Latent, key: Key[Array, ""]) -> Float[Array, ""]:
     """The labels' loss on latents that are imagined without observations, as the shield and the policies meet them.
 
     From some steps of every sequence the model goes on for `open_loop` steps with the actions that were really taken; steps
@@ -104,7 +90,7 @@ def _open_loop_loss(model: WorldModel, batch: Sequence, latent: Latent, key: Key
     """
     steps = min(model.config.open_loop, batch.reward.shape[1] - 1)
 
-    def one(latent: Latent, item: Sequence, key: Key[Array, ""]) -> tuple[Array, Array]:
+    def one(latent: Latent, item: Experience, key: Key[Array, ""]) -> tuple[Array, Array]:
         place_key, move_key = jax.random.split(key)
         start = jax.random.randint(place_key, (), 0, item.reward.shape[0] - steps)
         ahead = jax.tree.map(

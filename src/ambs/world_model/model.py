@@ -8,17 +8,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from ambs.config import ModelConfig
-from ambs.envs.labels import step_risk, violates
-from ambs.envs.model import Moves
+from ambs.data import Observation
+from ambs.dynamics import SplitDynamics
 from ambs.nn.distributions import two_hot_mean
 from ambs.nn.layers import MLP
 from ambs.nn.precision import at_least_float32
 from ambs.spec.formula import Atom, Atoms, Formula, Not
+from ambs.spec.risk import step_risk, violates
 from ambs.world_model.rssm import RSSM, Latent
-from ambs.world_model.vision import Decoder, Encoder, Observation, ObservationSpec
+from ambs.world_model.vision import Decoder, Encoder, ObservationSpec
 
 
-class Spec(NamedTuple):
+class WorldSpec(NamedTuple):
     """What a world looks like to the model."""
 
     observation: ObservationSpec
@@ -51,10 +52,10 @@ class WorldModel(eqx.Module):
     rssm: RSSM
     decoder: Decoder
     heads: Heads
-    spec: Spec = eqx.field(static=True)
+    spec: WorldSpec = eqx.field(static=True)
     config: ModelConfig = eqx.field(static=True)
 
-    def __init__(self, spec: Spec, config: ModelConfig, *, key: Key[Array, ""]):
+    def __init__(self, spec: WorldSpec, config: ModelConfig, *, key: Key[Array, ""]):
         size = config.widths
         keys = jax.random.split(key, 6)
         features = size.deter + size.latents * size.classes
@@ -116,13 +117,13 @@ class WorldModel(eqx.Module):
             return labels
         return violates(self.spec.psi, self.spec.atoms, labels)[..., None, None]
 
-    def moves(self) -> Moves:
+    def moves(self) -> SplitDynamics:
         """The model as the shield rolls it out."""
 
         def read(features: Float[Array, "features"]) -> tuple[Array, Array]:
             return self.trace_labels(features), self.proceed(features)
 
-        return Moves(self.rssm.draw, self.rssm.imagine, lambda latent: latent.features, read)
+        return SplitDynamics(self.rssm.draw, self.rssm.imagine, lambda latent: latent.features, read)
 
     def encode(
         self,

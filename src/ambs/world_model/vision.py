@@ -5,17 +5,14 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, Shaped
+from jaxtyping import Array, Float, Key
 
 from ambs.config import Size
+from ambs.data import Observation
 from ambs.errors import UserError
 from ambs.nn.distributions import symexp, symlog
 from ambs.nn.layers import MLP, Conv, Linear
 from ambs.nn.precision import at_least_float32
-
-Observation = dict[str, Shaped[Array, "..."]]
-"""`image` `[size, size, channels]` uint8 and/or `vector` `[vector]` float."""
-
 
 REACH = 4.0
 """Deviations to either side over which entries of a vector are graded."""

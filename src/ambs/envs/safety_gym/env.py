@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ambs.envs.labels import choose_spec
+from ambs.envs.options import choose_spec
 from ambs.envs.safety_gym.observation import VIEWS, Looks, Observation, Observer, one_of
 from ambs.envs.safety_gym.robots import FRAME_SKIP
 from ambs.envs.safety_gym.tasks import ATOMS, MAX_FRAMES, find_task

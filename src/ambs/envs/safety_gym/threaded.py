@@ -17,12 +17,12 @@ from ambs.envs.safety_gym.tasks import ATOMS, MAX_FRAMES, find_task
 from ambs.envs.safety_gym.worlds import Worlds
 from ambs.envs.scene import Outlook, Scene
 from ambs.envs.snapshot import Snapshot
-from ambs.envs.vector import MAX_FAULTS, Frames, LabelledVectorEnv
+from ambs.envs.vector.vector import MAX_FAULTS, Frames, LabelledVectorEnv
 from ambs.spec.formula import Formula
 
 
 class ThreadedVectorEnv(LabelledVectorEnv):
-    """The Safety Gym tasks, many at once; see `ambs.envs.vector` for what a step returns."""
+    """The Safety Gym tasks, many at once; see `ambs.envs.vector.vector` for what a step returns."""
 
     can_draw = True
 

@@ -1,5 +1,5 @@
 "use strict";
-// The shield's decision rules as ambs.shield.decide has them: integer counts per look, settled in exact arithmetic.
+// The shield's decision rules as ambs.shield.rules has them: integer counts per look, settled in exact arithmetic.
 const rules = (() => {
   // What a person meant by a decimal: whole numbers over a common power of ten.
   function scaled(values) {

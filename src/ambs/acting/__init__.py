@@ -1,0 +1,1 @@
+"""Deciding in an environment with what was learned: adapter, act, agent, evaluation."""

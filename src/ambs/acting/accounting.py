@@ -1,0 +1,113 @@
+"""Counting what happened, frame by frame and episode by episode.
+
+*Violations* are simulator frames in which Ψ fails, in training episodes of all environments. *Return* is the undiscounted
+sum of frame rewards. *Overrides* and *switches* count agent steps: a switch is a step at which control passes between task
+and backup policy, the fight of the paper's Fig. 1.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ambs.shield.rules import Decision, Reason
+
+_PER_EPISODE = ("start_frame", "length", "steps", "violations", "overrides", "switches", "decisions", "traces")
+
+
+@dataclass
+class Accounts:
+    """Running totals of a run, and of each environment's present episode."""
+
+    envs: int
+    frames: int = 0
+    agent_steps: int = 0
+    violations: int = 0
+    overrides: int = 0
+    switches: int = 0
+    decisions: int = 0
+    """Agent steps at which the shield decided."""
+    traces: int = 0
+    episodes: int = 0
+    faults: int = 0
+    open: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.open:
+            self.open = {name: np.zeros(self.envs, np.int64) for name in _PER_EPISODE}
+            self.open |= {"return": np.zeros(self.envs), "backup": np.zeros(self.envs, bool)}
+
+    def step(
+        self,
+        infos: dict[str, Any],
+        ended: tuple[np.ndarray, np.ndarray],
+        decision: Decision | None,
+        shielded: bool,
+    ) -> list[dict[str, Any]]:
+        """Take in one step of all environments; returns a row for each episode that ended.
+
+        In a row `frames` are those of the whole run so far, `length` those of the episode.
+        """
+        took = ~infos["fresh"]
+        frames = infos["frame_valid"].sum(axis=1)
+        violations = infos["frame_violations"].sum(axis=1)
+        overridden, traces = np.zeros(self.envs, bool), np.zeros(self.envs, np.int64)
+        decided = np.zeros(self.envs, bool)
+        if decision is not None and shielded:
+            overridden = np.asarray(decision.overridden) & took
+            traces = np.where(took, np.asarray(decision.traces_used), 0)
+            decided = took
+        # An episode begins in the task policy's hands.
+        switched = took & (overridden != self.open["backup"]) if decision is not None else np.zeros(self.envs, bool)
+        now = self.open
+        now["return"] += infos["frame_rewards"].sum(axis=1)
+        counts = {"length": frames, "steps": took, "violations": violations, "overrides": overridden}
+        counts |= {"switches": switched, "decisions": decided, "traces": traces}
+        for name, value in counts.items():
+            now[name] += value
+        now["backup"] = np.where(took, overridden, now["backup"])
+        self.frames += int(frames.sum())
+        self.agent_steps += int(took.sum())
+        self.violations += int(violations.sum())
+        self.overrides += int(overridden.sum())
+        self.switches += int(switched.sum())
+        self.decisions += int(decided.sum())
+        self.traces += int(traces.sum())
+        self.faults += len(infos["faults"])
+        faulty = {fault.env for fault in infos["faults"]}
+        terminated, truncated = ended
+        return [
+            self._close(env, "fault" if env in faulty else "terminated" if terminated[env] else "truncated")
+            for env in np.flatnonzero(terminated | truncated).tolist()
+        ]
+
+    def _close(self, env: int, ended: str) -> dict[str, Any]:
+        row: dict[str, Any] = {name: int(self.open[name][env]) for name in _PER_EPISODE}
+        row = {"frames": self.frames, "episode": self.episodes, "env": env, **row}
+        row |= {"return": float(self.open["return"][env]), "cost": row["violations"], "ended": ended}
+        for values in self.open.values():
+            values[env] = 0
+        self.open["start_frame"][env] = self.frames
+        self.episodes += 1
+        return row
+
+    def totals(self) -> dict[str, int]:
+        """The run's counters."""
+        names = (
+            "frames",
+            "agent_steps",
+            "violations",
+            "overrides",
+            "switches",
+            "decisions",
+            "traces",
+            "episodes",
+            "faults",
+        )
+        return {name: getattr(self, name) for name in names}
+
+
+def reasons(decision: Decision) -> dict[str, int]:
+    """How many environments were decided for which reason."""
+    codes, counts = np.unique(np.asarray(decision.reason), return_counts=True)
+    return {Reason(int(code)).name.lower(): int(count) for code, count in zip(codes, counts, strict=True)}

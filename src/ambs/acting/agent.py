@@ -1,0 +1,276 @@
+"""A trained agent, ready to act: `ambs.load(run)`, `agent.start(...)`, `agent.act(observation)`."""
+
+import dataclasses
+import functools
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ambs.acting.act import ActorState, Player, compiled_act, default_thresholds, initial_actor_state
+from ambs.acting.adapter import Interface
+from ambs.acting.fitting import check_meta, fitting
+from ambs.acting.ranges import check_level, check_thresholds, executed
+from ambs.acting.worlds import make_envs, worlds_of
+from ambs.agent.update import Behaviour, init
+from ambs.config import LARGEST, Config
+from ambs.envs.vector.vector import LabelledVectorEnv
+from ambs.errors import UserError
+from ambs.forks import refuse_after_fork
+from ambs.presets import changed, from_dict
+from ambs.shield.rules import Decision, Reason
+from ambs.storage import checkpoint
+from ambs.storage.arrays import restore
+from ambs.storage.binding import check_bound
+from ambs.storage.run_folder import RunFolder
+
+LARGEST_BATCH = 1_000_000
+BUSY = "this agent is deciding in another thread at the moment: load one for each thread"
+
+
+class Agent:
+    """Policies, world model and shield of a run; stateful: remembers what it has seen of the present episodes."""
+
+    def __init__(
+        self,
+        player: Player,
+        interface: Interface,
+        config: Config,
+        worlds: Callable[[int], LabelledVectorEnv] | None = None,
+        frames: int | None = None,
+    ) -> None:
+        """`worlds` makes so many environments to play in; None: those of the settings, whosever they are."""
+        self.player, self.interface, self.config = player, interface, config
+        self.worlds = worlds or functools.partial(make_envs, config)
+        self._lock = threading.Lock()
+        self.frames = frames
+        """Frames after which its checkpoint was written; None: it comes from none."""
+        self.start()
+
+    def start(self, batch: int = 1, seed: int = 0, *, shield: bool | None = None, policy: str = "task") -> "Agent":
+        """Begin `batch` episodes at once. `shield`: as trained, unless given; `policy`: task or backup.
+
+        The episodes belong to the thread that acts in them first; another one is refused until it calls `start` itself.
+        """
+        refuse_after_fork()
+        if self._lock.locked():
+            raise UserError(BUSY)
+        if not isinstance(batch, int | np.integer) or not 1 <= batch <= LARGEST_BATCH:
+            raise UserError(f"batch must be a whole number from 1 to {LARGEST_BATCH}, got {batch}")
+        if not isinstance(seed, int | np.integer) or not 0 <= seed <= LARGEST:
+            raise UserError(f"seed must be a whole number from 0 to {LARGEST}, got {seed}")
+        if policy not in ("task", "backup"):
+            raise UserError(f"policy must be task or backup, got {policy!r}")
+        self.batch, self.root, self.steps = batch, jax.random.key(seed), 0
+        self.shielded = self.config.shielded if shield is None else shield
+        self._act = compiled_act(self.config, self.shielded, policy)
+        self._carry: ActorState = initial_actor_state(self.player, batch)
+        self._first = np.ones(batch, bool)
+        self._thread: int | None = None
+        self.refused = ""
+        """What was wrong with the last observation, if it was refused."""
+        return self
+
+    def behind(self, **shield: Any) -> "Agent":
+        """The same agent behind another shield: fields of `ShieldConfig` by name."""
+        config = self.config
+        if {"safety_level", "labels"} & set(shield):  # The level in force was calibrated for something else.
+            config = dataclasses.replace(config, shield=config.shield.as_asked())
+        config = changed(config, {"shield": shield})
+        player = self.player
+        if "label_threshold" in shield:  # Else those that the training has found stay.
+            player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))
+        return Agent(player, self.interface, config, self.worlds, self.frames)
+
+    def restart(self, which: np.ndarray) -> None:
+        """The next observation is the first of a new episode where `which` `[batch]` is true."""
+        ended = np.asarray(which)
+        if ended.dtype != np.bool_ or ended.shape != (self.batch,):
+            raise UserError(f"restart takes {self.batch} truth values, got {ended.dtype} of shape {ended.shape}")
+        self._first = self._first | ended
+
+    def act(self, observation: Any, labels: Any = None) -> Decision:
+        """Decide on observations as the environment gives them, `[batch, …]`, or a single one if the batch is one.
+
+        The decision's actions are the environment's. `labels` bool `[batch, atoms]` are those of the current states, if
+        they are known; else the shield goes by what the model makes of the observation.
+
+        An observation that is not finite, lies outside the bounds of its space, has masked entries, or is not of the shape and
+        kind that the agent was trained on, is refused: memory stays as it was, the backup policy acts on the last good
+        state, and `refused` says what is wrong.
+        """
+        self._claim()
+        try:
+            return self._decide(observation, labels)
+        finally:
+            self._lock.release()
+
+    def _claim(self) -> None:
+        """Take the lock; refuse a second thread, whose episodes would get mixed up with those of the first."""
+        refuse_after_fork()
+        mine = threading.get_ident()
+        if not self._lock.acquire(blocking=False):
+            raise UserError(BUSY)
+        if self._thread not in (None, mine):
+            self._lock.release()
+            raise UserError("this agent acts in episodes of another thread: load one for each, or call start first")
+        self._thread = mine
+
+    def _decide(self, observation: Any, labels: Any) -> Decision:
+        parts, self.refused = self._checked(observation)
+        usable = np.full(self.batch, not self.refused)
+        if "vector" in parts and not self.refused:
+            self._refuse_outside(parts["vector"], usable)
+        self._carry, decision = self._act(
+            self.player,
+            self._carry,
+            parts,
+            self._first,
+            self._known(labels),
+            np.array(True),
+            self.root,
+            self.steps,
+            usable,
+        )
+        for name, part in parts.items():
+            bad = np.flatnonzero(usable & ~np.isfinite(part.reshape(self.batch, -1)).all(axis=1)).tolist()
+            if bad:
+                usable[bad] = False
+                self.refused = f"the {name} of observation {bad[0]} is not finite"
+        self._first = self._first & ~usable
+        self.steps += 1
+        decision = jax.device_get(decision)
+        self.raw_action, self.raw_proposed = decision.action, decision.proposed
+        return executed(self.interface, decision)
+
+    @property
+    def memory(self) -> ActorState:
+        """What the agent remembers after the last decision; the next one makes it invalid."""
+        return self._carry
+
+    def follow(self, memory: ActorState, observation: Any, labels: Any, root: Any, step: int) -> tuple[ActorState, Any]:
+        """What the same policy would do without a shield, with a memory of its own: that memory, and actions as the model
+        has them. The agent itself stays as it is."""
+        is_first, usable = np.zeros(self.batch, bool), np.ones(self.batch, bool)
+        parts, known = self._checked(observation)[0], self._known(labels)
+        off = np.array(False)
+        memory, decision = self._act(self.player, memory, parts, is_first, known, off, root, step, usable)
+        return memory, decision.action
+
+    def explain(self, decision: Decision, env: int = 0) -> str:
+        """One sentence on the last decision."""
+        if self.refused and decision.reason[env] == Reason.NON_FINITE:
+            return f"override: {self.refused}; the backup policy acts on the last good state"
+        _, atoms = self.player.model.trace_formula()
+        return decision.explain(env, atoms, self.config.shield)
+
+    def _known(self, labels: Any) -> np.ndarray | None:
+        if labels is None:
+            return None
+        wanted = (self.batch, len(self.interface.spec.atoms))
+        if np.ma.is_masked(labels):
+            raise UserError("labels must be known or None, and some of these are masked")
+        known = np.asarray(labels)
+        if known.dtype != np.bool_ or known.shape not in (wanted, wanted[1:] if self.batch == 1 else wanted):
+            raise UserError(f"labels must be truth values of shape {wanted}, got {known.dtype} of shape {known.shape}")
+        return known.reshape(wanted)
+
+    def _checked(self, observation: Any) -> tuple[dict[str, np.ndarray], str]:
+        """The observation as the model takes it and nothing; or zeros and what is wrong with it."""
+        spec = self.interface.spec.observation.seen
+        shapes = {"image": (spec.image, spec.image, spec.channels), "vector": (spec.vector,)}
+        wanted = {name: shape for name, shape in shapes.items() if shape[0]}
+        try:
+            return self._typed(observation, wanted), ""
+        except UserError as error:
+            kinds = {"image": np.uint8, "vector": np.float32}
+            return {name: np.zeros((self.batch, *shape), kinds[name]) for name, shape in wanted.items()}, str(error)
+
+    def _refuse_outside(self, vector: np.ndarray, usable: np.ndarray) -> None:
+        """Take note of vectors that are finite and lie outside the bounds of their space."""
+        outside = np.isfinite(vector).all(axis=1) & ~self.interface.within(vector)
+        if outside.any():
+            usable[outside] = False
+            number = int(np.flatnonzero(outside)[0])
+            self.refused = f"the vector of observation {number} lies outside the bounds of its space"
+
+    def _typed(self, observation: Any, wanted: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        raw = observation if isinstance(observation, dict) else {"only": observation}
+        if self.interface.spec.observation.unseen:
+            raw = {name: part for name, part in raw.items() if np.ndim(part) > 2}
+        if len(raw) != len(wanted):
+            raise UserError(f"an observation of this agent has {' and '.join(wanted)}, got {len(raw)} parts")
+        sizes = {len(shape): (name, shape) for name, shape in wanted.items()}
+        found: dict[str, np.ndarray] = {}
+        for part in raw.values():
+            if np.ma.is_masked(part):
+                raise UserError("an observation must be whole, and entries of this one are masked")
+            try:
+                array = np.asarray(part)
+            except Exception as error:
+                raise UserError(f"an observation must be an array, got {type(part).__name__}") from error
+            if self.batch == 1 and array.shape in wanted.values():
+                array = array[None]
+            name, shape = sizes.get(array.ndim - 1, ("", ()))
+            if array.shape != (self.batch, *shape) or not name:
+                shapes = " or ".join(str((self.batch, *shape)) for _, shape in sizes.values())
+                raise UserError(f"an observation must have shape {shapes}, got {array.shape}")
+            if (name == "image" and array.dtype != np.uint8) or (name == "vector" and array.dtype.kind not in "fiub"):
+                kind = "uint8" if name == "image" else "a real number"
+                raise UserError(f"entries of the {name} must be {kind}, got {array.dtype}")
+            with np.errstate(over="ignore"):
+                found[name] = array if name == "image" else array.astype(np.float32)
+        if len(found) != len(wanted):
+            raise UserError(f"an observation of this agent has {' and '.join(wanted)}, got one of them twice")
+        return found
+
+
+def _in_force(config: Config, level: np.ndarray | None) -> Config:
+    """The settings with the level that the last calibration put in force."""
+    if level is None:
+        return config
+    return dataclasses.replace(
+        config, shield=config.shield.at_level(config.shield.levels()[check_level(level, config)])
+    )
+
+
+def load(
+    run: Path | str,
+    frames: int | None = None,
+    *,
+    env: str | None = None,
+    trust: bool = False,
+    say: Callable[[str], Any] = warnings.warn,
+) -> Agent:
+    """The agent of a run folder: its newest intact checkpoint, or the one at `frames`; all but what only learning needs.
+
+    A checkpoint that was saved with other settings is refused, and one that does not tell is, too, unless you `trust` it.
+    To play it in an environment that is none of ours, whose name the folder has, name that again as `env` or trust the folder.
+    `say` gets a sentence about each damaged checkpoint that was passed over, and about what was trusted.
+    """
+    refuse_after_fork()
+    folder = RunFolder.open(Path(run))
+    config = from_dict(folder.config)
+    found = checkpoint.load(folder.checkpoints, frames, chunks=False)
+    for sentence in (*found.skipped, *check_bound(found, folder, config, trust=trust)):
+        say(sentence)
+    check_meta(found)
+    with fitting(found):
+        interface = Interface.from_dict(found.meta["interface"])
+        fresh = functools.partial(init, interface.spec, config, discrete=interface.discrete)
+        like = jax.eval_shape(lambda key: fresh(key=key), jax.random.key(0))
+        wanted = {name: getattr(like, name) for name in ("model", "behaviour")}
+        arrays = {name: array for name, array in found.groups["learned"].items() if name.partition("/")[0] in wanted}
+        parts = restore(wanted, arrays)
+        memory = {"thresholds": jnp.zeros(len(parts["model"].trace_formula()[1]))}
+        thresholds = restore(memory, {"thresholds": found.groups["memory"]["thresholds"]})["thresholds"]
+        check_thresholds(thresholds)
+        config = _in_force(config, found.groups["memory"].get("level"))
+    behaviour: Behaviour = parts["behaviour"]
+    player = Player(parts["model"], behaviour.actors, behaviour.critics, thresholds)
+    return Agent(player, interface, config, functools.partial(worlds_of, config, env, trust), found.step)

@@ -1,0 +1,63 @@
+"""The environments of a run, and whose word it takes to run an environment's code: a run folder's own is not enough.
+
+Settings may name `module:factory`, and making that environment imports and runs the module. Who reads a folder from elsewhere
+has not asked for that: the user names the environment again, or says that the folder is trusted.
+"""
+
+from typing import Any
+
+from ambs.config import Config
+from ambs.envs.contract import load_factory
+from ambs.envs.registration import full_id, make_vector
+from ambs.envs.vector.vector import LabelledVectorEnv
+from ambs.errors import UserError
+
+
+def make_envs(config: Config, count: int | None = None, *, learning: bool = False) -> LabelledVectorEnv:
+    """The environments of a run; for learning they show what the decoder must reconstruct, too."""
+    training = config.training
+    both = learning and config.obs == "vision" and config.model.also_predict == "sensors"
+    # Ours run in this process, where nothing can be killed.
+    options: dict[str, Any] = {"timeout": training.env_timeout} if ":" in config.env else {}
+    # Only Safety Gym's worlds have the option; others say so.
+    options |= {"cameras": config.cameras} if config.cameras != "front" else {}
+    return make_vector(
+        config.env,
+        count or training.envs,
+        observation="both" if both else config.obs,
+        spec=config.psi,
+        action_repeat=training.action_repeat,
+        max_faults=training.max_faults,
+        **options,
+    )
+
+
+def check_world(config: Config, named: str | None, *, trust: bool = False) -> None:
+    """Refuse the environment that a folder names, unless it is one of ours or the user has `named` it, too, or said `trust`.
+
+    `trust` does not extend to modules that lie in the working directory, where the folder may have come with them.
+    """
+    if named is not None and _id(named) != _id(config.env):
+        raise UserError(f"the run is one of {config.env}, and cannot go on in {named}")
+    if is_foreign(config.env) and named is None:
+        if not trust:
+            raise UserError(
+                f"this run folder names the environment {config.env}, and making it would run that module's code: name it "
+                f"yourself (--env {config.env}), or say that you trust the folder (--trust)"
+            )
+        load_factory(config.env, here=False)
+
+
+def is_foreign(env: str) -> bool:
+    """Whether making this environment runs code that is none of ours."""
+    return ":" in env
+
+
+def worlds_of(config: Config, named: str | None, trust: bool, count: int) -> LabelledVectorEnv:
+    """So many environments of a run that was read from a folder; else as `check_world`."""
+    check_world(config, named, trust=trust)
+    return make_envs(config, count)
+
+
+def _id(env: str) -> str:
+    return env if is_foreign(env) else full_id(env)

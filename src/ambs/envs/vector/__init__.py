@@ -1,0 +1,1 @@
+"""Many environments at once: in threads, in processes, or one after the other."""

@@ -1,0 +1,1 @@
+"""Our small worlds, whose true safety is known."""

@@ -1,0 +1,252 @@
+"""What a recording adds to a decision that somebody will ask about: its futures, its twin, the truth where it is known.
+
+All of it is worked out when a batch of episodes is over, so that the decisions themselves are those of a plain evaluation,
+and only as long as it takes less time than the evaluation did.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+
+from ambs.acting.agent import Agent
+from ambs.envs.registration import SMALL_WORLDS, full_id, make
+from ambs.envs.scene import NOTHING, stacked
+from ambs.errors import RunError, UserError
+from ambs.nn.precision import compute_dtype
+from ambs.recording.counterfactuals import Moment, Twin, roll_twins
+from ambs.recording.futures import Futures, imagine_again
+from ambs.recording.ground_truth import FUTURES, Situation, TrueWorld, safe_futures, true_world
+from ambs.shield.rules import Reason
+from ambs.streams import at, stream
+
+MOST_OVERRIDES = 40
+"""Per episode, of which all is recorded; more are spread evenly."""
+MOST_NEAR = 12
+"""Accepted decisions per episode, the riskiest, that are looked into as well."""
+ALWAYS = 2
+"""Decisions of an episode that are looked into however long it takes."""
+SHARE = 0.7
+"""Of the evaluation's time that a recording may take."""
+NO_TRACES = (Reason.ALREADY_UNSAFE, Reason.NON_FINITE)
+
+
+class Budget:
+    """How much time the recording took beside the evaluation it watches."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock, self.begun, self.own = clock, clock(), 0.0
+
+    def left(self) -> bool:
+        """Whether there is time for more."""
+        return self.own < SHARE * (self.clock() - self.begun - self.own)
+
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, its time counted as the recording's."""
+
+        @functools.wraps(function)
+        def run(*arguments: Any) -> Any:
+            begun = self.clock()
+            try:
+                return function(*arguments)
+            finally:
+                self.own += self.clock() - begun
+
+        return run
+
+
+class Details:
+    """Works out details of decisions of one agent; compiled once, spare environments made once."""
+
+    def __init__(self, agent: Agent, budget: Budget) -> None:
+        self.agent, self.budget = agent, budget
+        self._again = _quick_jit(functools.partial(imagine_again, config=agent.config, dtype=compute_dtype()))
+        self._spare: Any = None
+        self.true: TrueWorld | None = _small_world(agent.config.env)
+        if self.true is not None:
+            how: dict[str, Any] = {"config": agent.config, "interface": agent.interface, "dtype": compute_dtype()}
+            self._true = _quick_jit(functools.partial(safe_futures, true=self.true, **how))
+
+    def reuse(self, other: "Details") -> None:
+        """Take over what another one of the same agent has compiled."""
+        self._again = other._again
+        if self.true is not None:
+            self._true = other._true
+
+    def close(self) -> None:
+        """Close the spare environments."""
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
+    def work_out(self, episodes: dict[str, dict[str, Any]], envs: Any) -> dict[str, dict[str, Any]]:
+        """Per episode, from its `rows` and `moments`: arrays to store, and under `left_out` what there was no time for."""
+        wanted = {name: interesting(part["rows"]) for name, part in episodes.items()}
+        found: dict[str, dict[str, Any]] = {name: {"futures": {}, "twins": {}, "truth": {}} for name in episodes}
+        turns = list(_turns(wanted))
+        for first in range(0, len(turns), envs.num_envs):
+            some = turns[first : first + envs.num_envs]
+            if some[0][0] < ALWAYS or self.budget.left():
+                self.budget.timed(self._some)(episodes, [turn[1:] for turn in some], wanted, found, envs)
+            else:
+                for _, name, step in some:
+                    self._skip(found[name], step, step in wanted[name]["overrides"] and envs.can_save)
+        return {name: _arrays(part, episodes[name], envs, wanted[name]["passed over"]) for name, part in found.items()}
+
+    def _some(self, episodes: Any, turns: list[tuple[str, int]], wanted: Any, found: Any, envs: Any) -> None:
+        """Details of as many decisions as there are environments, from whatever episodes."""
+        overrides = [turn for turn in turns if turn[1] in wanted[turn[0]]["overrides"]] if envs.can_save else []
+        moments = [episodes[name]["moments"][step] for name, step in overrides]
+        for (name, step), outcome in zip(overrides, self._twins(moments, envs.num_envs), strict=True):
+            found[name]["twins"][step] = outcome
+        for name, step in turns:
+            found[name]["futures"][step] = self._futures(episodes[name], step)
+            if self.true is not None:
+                found[name]["truth"][step] = self._truth(episodes[name], step)
+
+    def _twins(self, moments: list[Moment], size: int) -> list[Twin | None]:
+        """The twins of these moments; None of one that has no state, or of all if the spare environments fail."""
+        usable = [moment for moment in moments if moment.snapshot is not None]
+        if not usable:
+            return [None] * len(moments)
+        self._spare = self._spare or self.agent.worlds(size)
+        try:
+            rolled = iter(roll_twins(self.agent, self._spare, usable, self.agent.config.shield.horizon))
+        except (UserError, RunError):
+            return [None] * len(moments)
+        return [None if moment.snapshot is None else next(rolled) for moment in moments]
+
+    def _skip(self, found: dict[str, dict[int, Any]], step: int, twin: bool) -> None:
+        found["futures"][step] = None
+        if twin:
+            found["twins"][step] = None
+        if self.true is not None:
+            found["truth"][step] = None
+
+    def _futures(self, episode: dict[str, Any], step: int) -> Futures:
+        moment: Moment = episode["moments"][step]
+        key = at(stream(episode["root"], "shield"), moment.number)
+        used = int(episode["rows"][step]["traces_used"])
+        return jax.device_get(self._again(self.agent.player, key, moment.env, moment.latent, moment.proposed, used))
+
+    def _truth(self, episode: dict[str, Any], step: int) -> int | None:
+        moment: Moment = episode["moments"][step]
+        if self.true is None or moment.snapshot is None:
+            return None
+        own = {name[2:]: array for name, array in moment.snapshot.items() if name.startswith("0.")}
+        here = Situation(self.true.state(own), moment.latent)
+        key = at(stream(episode["root"], "truth"), moment.number)
+        return int(self._true(self.agent.player, key, here, moment.proposed))
+
+
+def _quick_jit(function: Callable[..., Any]) -> Any:
+    """`jax.jit`; on a CPU with less optimisation, since what runs a few dozen times should not compile longest of all."""
+    quick = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+    return jax.jit(function, compiler_options=quick if jax.default_backend() == "cpu" else None)
+
+
+def _small_world(name: str) -> TrueWorld | None:
+    """The true model of one of our small worlds as it is; None of whatever is built upon one, which may change it."""
+    if ":" in name or gymnasium.spec(full_id(name)).entry_point not in SMALL_WORLDS.values():
+        return None
+    env = make(name)
+    try:
+        return true_world(env.unwrapped)
+    finally:
+        env.close()
+
+
+def interesting(rows: list[dict[str, np.ndarray]]) -> dict[str, list[int]]:
+    """Steps to look into: `overrides` by imagined futures, evenly spread, and the riskiest of the accepted, `near`; the
+    other overrides are `passed over`."""
+    if "reason" not in rows[0]:
+        return {"overrides": [], "near": [], "passed over": []}
+    reason = np.array([row["reason"] for row in rows])
+    overridden = np.array([row["overridden"] for row in rows])
+    every = overrides = np.flatnonzero(overridden & ~np.isin(reason, NO_TRACES))
+    if overrides.size > MOST_OVERRIDES:
+        overrides = overrides[np.linspace(0, overrides.size - 1, MOST_OVERRIDES).round().astype(int)]
+    share = np.array([row["violating"] / max(int(row["traces_used"]), 1) for row in rows])
+    risky = np.where(overridden, 0.0, share)
+    near = [int(step) for step in np.argsort(-risky, kind="stable")[:MOST_NEAR] if risky[step] > 0]
+    return {"overrides": overrides.tolist(), "near": near, "passed over": np.setdiff1d(every, overrides).tolist()}
+
+
+def _turns(wanted: dict[str, dict[str, list[int]]]) -> Iterator[tuple[int, str, int]]:
+    """(round, episode, step), so that all episodes have their turn: overrides in no order first, then near ones."""
+    queues = {
+        name: [*np.random.default_rng(0).permutation(steps["overrides"]).astype(int).tolist(), *steps["near"]]
+        for name, steps in wanted.items()
+    }
+    for round_ in range(max(map(len, queues.values()), default=0)):
+        for name, steps in queues.items():
+            if round_ < len(steps):
+                yield round_, name, steps[round_]
+
+
+def _arrays(
+    found: dict[str, dict[int, Any]], episode: dict[str, Any], envs: Any, passed_over: list[int]
+) -> dict[str, Any]:
+    done = {
+        kind: {step: one for step, one in sorted(parts.items()) if one is not None} for kind, parts in found.items()
+    }
+    left_out = {kind: len(parts) - len(done[kind]) + len(passed_over) * bool(parts) for kind, parts in found.items()}
+    arrays: dict[str, Any] = {}
+    if done["futures"]:
+        arrays |= _future_arrays(done["futures"], episode, envs)
+    if done["twins"]:
+        arrays |= _twin_arrays(done["twins"])
+    if done["truth"]:
+        arrays["truth.step"] = np.array(list(done["truth"]))
+        arrays["truth.safe"] = np.array(list(done["truth"].values()))
+        arrays["truth.futures"] = np.full(len(done["truth"]), FUTURES)
+    return {"arrays": arrays, "left_out": left_out}
+
+
+def _future_arrays(futures: dict[int, Futures], episode: dict[str, Any], envs: Any) -> dict[str, Any]:
+    arrays: dict[str, Any] = {"futures.step": np.array(list(futures))}
+    for name in ("first_violation", "atom", "cost", "critic"):
+        arrays[f"futures.{name}"] = np.stack([getattr(one.evidence, name) for one in futures.values()])
+    for name in ("trace", "labels", "continues", "shown", "image", "vector"):
+        parts = [getattr(one, name) for one in futures.values()]
+        if parts[0] is not None:
+            arrays[f"futures.{name}"] = np.stack(parts)
+    if "futures.vector" in arrays and "futures.image" not in arrays:
+        arrays |= _imagined_scenes(arrays["futures.vector"], list(futures), episode, envs)
+    return arrays
+
+
+def _imagined_scenes(vectors: np.ndarray, steps: list[int], episode: dict[str, Any], envs: Any) -> dict[str, Any]:
+    """Decoded vectors as maps, where the environment can read them so from the state in which they were imagined."""
+    rows = []
+    for seen, step in zip(vectors, steps, strict=True):
+        now = episode["scenes"][step]
+        scenes = envs.imagined(now, seen.reshape(-1, seen.shape[-1])) if now is not None else None
+        if scenes is None:
+            return {}
+        rows.append(scenes)
+    most = max(scene.items.shape[0] for scenes in rows for scene in scenes)
+    lead = (len(rows), vectors.shape[1] * vectors.shape[2])
+    robot = np.zeros((*lead, 3), np.float32)
+    items = np.zeros((*lead, most, 4), np.float32)
+    items[..., 0] = NOTHING
+    for index, scenes in enumerate(rows):
+        found = stacked(scenes)
+        robot[index], items[index, :, : found["items"].shape[1]] = found["robot"], found["items"]
+    shape = vectors.shape[:3]
+    places = {"futures.robot": robot.reshape(*shape, 3), "futures.items": items.reshape(*shape, most, 4)}
+    return places | {"futures.extent": rows[0][0].extent}
+
+
+def _twin_arrays(twins: dict[int, Twin]) -> dict[str, Any]:
+    arrays: dict[str, Any] = {"twin.step": np.array(list(twins))}
+    for name in Twin._fields:
+        key = {"steps": "taken"}.get(name, name)
+        parts = [getattr(one, name) for one in twins.values()]
+        if all(part is not None for part in parts):
+            arrays[f"twin.{key}"] = np.stack(parts)
+    return arrays

@@ -1,0 +1,72 @@
+"""What a shield is given: the model as a function, both policies, Ψ and the settings.
+
+The world enters as a function: `rollout_fn(key, state, first_action, policy) -> Trace` plays one future, for whatever a
+state is: a latent of a world model, a cell of a grid, a snapshot of a simulator.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
+
+from ambs.errors import UserError
+from ambs.shield.config import ShieldConfig
+from ambs.spec.formula import Atoms, Formula
+
+Policy = Callable[[Key[Array, ""], Any], Any]
+Critics = Callable[[Any], Float[Array, "critics"]]
+
+
+class Trace(NamedTuple):
+    """A future s_1 … s_H: labels, continue flags, whether all was finite at each step, and s_H for a critic."""
+
+    labels: Shaped[Array, "time frames atoms"]
+    continues: Shaped[Array, "time"]
+    finite: Bool[Array, "time"]
+    final_state: PyTree
+
+
+RolloutFn = Callable[[Key[Array, ""], Any, Any, Policy], Trace]
+
+
+@dataclass(frozen=True)
+class ShieldProblem:
+    """All that a shield needs besides the moment: policies and model are functions of one environment's state."""
+
+    rollout_fn: RolloutFn
+    """(key, state, first action, policy) -> Trace."""
+    policy: Policy
+    """The task policy that would act from the second step on: (key, state) -> action."""
+    backup: Policy
+    """The backup policy: (key, state) -> action."""
+    psi: Formula
+    atoms: Atoms
+    config: ShieldConfig = field(default_factory=ShieldConfig)
+    critics: Critics | None = None
+    """Safety critics: final state -> values `[critics]`."""
+    fallback: Any = None
+    """Action of last resort; None: zeros."""
+    thresholds: Float[Array, "atoms"] | None = None
+    """Calibrated label thresholds, in place of the settings' `label_threshold`; they may change from call to call."""
+    level: Int[Array, ""] | None = None
+    """Number of the level in force (`ShieldConfig.levels`), in place of the settings' Δ; it may change from call to call."""
+    leave: Policy | None = None
+    """What acts where the state violates Ψ already, in place of the backup policy."""
+
+    def __post_init__(self) -> None:
+        known = [leaf for leaf in jax.tree.leaves(self.fallback) if not isinstance(leaf, jax.core.Tracer)]
+        with np.errstate(over="ignore"):
+            finite = all(np.isfinite(np.asarray(leaf).astype(np.float32)).all() for leaf in known)
+        if not finite:
+            raise UserError(f"the fallback action must be finite, in single precision too, got {self.fallback}")
+        certain = self.thresholds is not None and not isinstance(self.thresholds, jax.core.Tracer)
+        if certain and not are_thresholds(np.asarray(self.thresholds)):
+            raise UserError(f"label thresholds must lie in (0, 1], got {self.thresholds}")
+
+
+def are_thresholds(values: Any) -> Any:
+    """Whether label thresholds lie in (0, 1]: above, no label would ever hold, and nothing be overridden."""
+    return ((values > 0) & (values <= 1)).all()

@@ -1,0 +1,1 @@
+"""What lies on the disk: files that survive crashes, arrays, checkpoints, run folders. No learning code."""

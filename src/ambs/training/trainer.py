@@ -1,0 +1,332 @@
+"""Algorithm 1, end to end: play, remember, learn, shield.
+
+One turn of the wheel: add the latest row to the replay buffer, start `act` on the device, start the updates that are due
+behind it, and step the environments while those run. A batch therefore never holds the step that is being played: the lag is
+always one step, and a run is deterministic. Only this module touches clocks, environments and disks.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ambs.acting.accounting import Accounts
+from ambs.acting.act import ActorState, Player, compiled_act, default_thresholds, initial_actor_state
+from ambs.acting.adapter import Interface, interface, survey
+from ambs.acting.worlds import make_envs
+from ambs.agent.update import Learned, init
+from ambs.config import Config
+from ambs.data import Experience
+from ambs.envs.mirror import Mirror
+from ambs.errors import RunError, UserError
+from ambs.nn.precision import compute_dtype
+from ambs.shield.rules import Decision, accepted_risks
+from ambs.streams import stream
+from ambs.training.calibrate import (
+    calibrate,
+    calibrate_level,
+    memorised,
+    predict,
+    quality,
+    stays_safe,
+    within_one_episode,
+)
+from ambs.training.learn import SKIPPED, learn, updates_per_call
+from ambs.training.replay import Replay, Use, choose_place
+
+Row = dict[str, Any]
+
+
+class Diverged(RunError):  # noqa: N818 (it is what happened)
+    """Too many updates in a row were not finite."""
+
+
+@dataclass
+class Listener:
+    """Who wants to know; each is called with a row."""
+
+    metrics: Callable[[Row], None] = lambda _row: None
+    episode: Callable[[Row], None] = lambda _row: None
+    turn: Callable[["Trainer"], None] = lambda _trainer: None
+    """After every turn of the wheel."""
+
+
+@dataclass
+class Trainer:
+    """A run in progress. `run` goes on to the end; between turns everything is in its fields."""
+
+    config: Config
+    listener: Listener = field(default_factory=Listener)
+    known: Interface | None = None
+    """What an earlier start of this run found out about its environment; None: find out."""
+
+    def __post_init__(self) -> None:
+        self.envs = make_envs(self.config, learning=True)
+        try:
+            self._begin()
+        except BaseException:
+            self.envs.close()  # Nobody else could.
+            raise
+
+    def _begin(self) -> None:
+        config = self.config
+        if not self.envs.can_save:
+            raise UserError(f"{config.env} has no get_state and set_state: a run in it could not be saved")
+        self.root = jax.random.key(config.seed)
+        self.interface: Interface = interface(self.envs, config)
+        if self.known is not None:
+            self.interface = self.interface.as_surveyed(self.known)
+        elif config.model.standardise:
+            self.interface = survey(self.envs, self.interface, _seed(config.seed, "survey"))
+        fresh = functools.partial(init, self.interface.spec, config, discrete=self.interface.discrete)
+        # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
+        self.learned: Learned = jax.jit(lambda key: fresh(key=key))(stream(self.root, "init"))
+        self.thresholds = default_thresholds(config, len(self.learned.model.trace_formula()[1]))
+        self.level = first_level(config)
+        self.carry: ActorState = initial_actor_state(self.player, config.training.envs)
+        self.accounts = Accounts(config.training.envs)
+        self.turns = 0
+        """Steps of the vector environment."""
+        self.updates = 0
+        self.calibrated = 0
+        """Updates at the last calibration."""
+        self.skipped = 0
+        self.bad_run = 0
+        self.logged = 0
+        """Frames at the last row of metrics."""
+        self.pending: list[dict[str, Any]] = []
+        self.sums: dict[str, tuple[float, int]] = {}
+        self.label_quality: dict[str, float] = {}
+        self.last_totals: dict[str, int] = self.accounts.totals()
+        raw, infos = self.envs.reset(seed=_seed(config.seed, "layouts"))
+        self.accounts.faults = len(self.envs.faults)
+        self.envs.get_state()  # Whoever cannot be saved should not play for hours before that shows.
+        if self.envs.unsaved:
+            raise UserError(f"{config.env} cannot be saved: {next(iter(self.envs.unsaved.values()))}")
+        self.labels = infos["labels"]
+        self.row = self.interface.first_rows(raw, infos, config)
+        training = config.training
+        place = choose_place(training.replay, self.row, training.capacity)
+        self.replay = Replay(self.row, training.capacity, place)
+        self._act = compiled_act(config, config.shielded)
+        self._learn = compiled_learn(config, self.envs.mirror if config.training.mirror else None)
+        self.per_call = updates_per_call(config, images=self.interface.spec.observation.image > 0)
+        self._calibrate, self._judge = compiled_calibration(config)
+        self._clock = (time.monotonic(), 0, 0)
+
+    @property
+    def player(self) -> Player:
+        """What acting needs of what was learned."""
+        behaviour = self.learned.behaviour
+        return Player(self.learned.model, behaviour.actors, behaviour.critics, self.thresholds, self.level)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all frames have been played."""
+        return self.accounts.frames >= self.config.training.frames
+
+    def run(self) -> None:
+        """Play and learn to the end."""
+        while not self.finished:
+            self.turn()
+            self.listener.turn(self)
+
+    def turn(self) -> None:
+        """One step of all environments, and the updates that are due."""
+        training = self.config.training
+        self.replay.add(self.row)
+        playing = self.accounts.agent_steps >= training.prefill
+        shielding = self.config.shielded and playing and self.accounts.frames >= training.shield_from
+        decision: Decision | None = None
+        if playing:
+            self.carry, decision = self._act(
+                self.player, self.carry, self.row.observation, self.row.is_first, self.labels,
+                np.array(shielding), self.root, self.turns,
+            )  # fmt: skip
+            self._learn_what_is_due()
+            actions = np.asarray(decision.action)
+        else:
+            rng = np.random.default_rng([self.config.seed, _tag("prefill"), self.turns])
+            actions = self.interface.random(rng, training.envs)
+        raw, _, terminated, truncated, infos = self.envs.step(self.interface.to_env(actions))
+        ended = (terminated, truncated)
+        self.row = self.interface.rows(raw, actions, infos, ended, self.config)
+        self.labels = infos["labels"]
+        self.turns += 1
+        for row in self.accounts.step(infos, ended, decision, shielding):
+            self.listener.episode(row)
+        if self.accounts.frames // training.log_every > self.logged // training.log_every or self.finished:
+            self.logged = self.accounts.frames
+            self.listener.metrics(self._metrics())
+
+    def _learn_what_is_due(self) -> None:
+        training = self.config.training
+        due = training.updates_due(self.accounts.agent_steps - training.prefill)
+        while due >= self.updates + self.per_call:
+            if not self.replay.can_draw(training.length):
+                return
+            rng = np.random.default_rng([self.config.seed, _tag("replay"), self.updates])
+            place = self.replay.draw(rng, (self.per_call, training.batch), training.length)
+            batches = self.replay.windows(*place, training.length)
+            self.learned, metrics = self._learn(self.learned, batches, self.root, self.updates)
+            self.pending.append(metrics)
+            self.updates += self.per_call
+            self._calibrate_if_due()
+
+    def _calibrate_if_due(self) -> None:
+        training = self.config.training
+        length = training.calibration_context + self.config.shield.horizon
+        every = training.calibrate_every
+        if not every or self.updates < self.calibrated + every:
+            return
+        if not all(self.replay.can_draw(length, use) for use in Use):
+            return
+        self.calibrated = self.updates
+        rng = np.random.default_rng([self.config.seed, _tag("calibration"), self.updates])
+        # What policy and shield do now is what they are judged by, and one environment alone plays few windows.
+        latest = max(self.replay.kept // 2, 8 * length)
+
+        def windows(use: Use) -> Experience:
+            return self.replay.windows(
+                *self.replay.draw(rng, (training.calibration_windows,), length, latest, use), length
+            )
+
+        model, key = self.learned.model, (self.root, self.updates)
+        self.thresholds, self.level = self._calibrate(model, windows(Use.THRESHOLDS), self.thresholds, self.level, *key)
+        held_out, trained = (
+            {name: float(value) for name, value in self._judge(model, windows(use), self.thresholds, *key).items()}
+            for use in (Use.JUDGING, Use.LEARNING)
+        )
+        self.label_quality = held_out | memorised(held_out, trained)
+
+    def gather(self) -> None:
+        """Take in the metrics of finished updates; stops a run whose updates are no longer finite."""
+        for metrics in self.pending:
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            skipped, bad = int(values.pop(SKIPPED)), int(values.pop("updates/bad_run"))
+            self.skipped += skipped
+            self.bad_run = self.bad_run + self.per_call if bad == self.per_call else bad
+            if skipped < self.per_call:
+                for name, value in values.items():
+                    total, count = self.sums.get(name, (0.0, 0))
+                    self.sums[name] = (total + value, count + 1)
+        self.pending = []
+        if self.bad_run > self.config.training.max_skipped:
+            raise Diverged(
+                f"{self.bad_run} updates in a row had a non-finite loss or gradient and were skipped; what is kept is "
+                "finite. Try a smaller learning rate (--model.learning-rate, --agent.learning-rate), and look at "
+                "rewards and observations for values that are far out of range"
+            )
+
+    def _metrics(self) -> Row:
+        self.gather()
+        now, before = self.accounts.totals(), self.last_totals
+        self.last_totals = now
+        change = {name: now[name] - before[name] for name in now}
+        row: Row = {**now, "updates": self.updates, "updates/skipped": self.skipped}
+        row["violations_per_1000"] = 1000 * change["violations"] / max(change["frames"], 1)
+        if change["decisions"]:
+            row["shield/override_rate"] = change["overrides"] / change["decisions"]
+            row["shield/switch_rate"] = change["switches"] / change["decisions"]
+            row["shield/traces"] = change["traces"] / change["decisions"]
+        row |= {name: total / count for name, (total, count) in self.sums.items()}
+        row |= self.label_quality
+        row |= {
+            f"shield/threshold/{name}": float(value)
+            for name, value in zip(
+                self.learned.model.trace_formula()[1].names, np.asarray(self.thresholds), strict=True
+            )
+        }
+        if self.level is not None:
+            row["shield/level"] = self.config.shield.levels()[int(self.level)]
+        self.sums = {}
+        clock, frames, updates = self._clock
+        elapsed = max(time.monotonic() - clock, 1e-9)
+        row["time/frames_per_second"] = (now["frames"] - frames) / elapsed
+        row["time/updates_per_second"] = (self.updates - updates) / elapsed
+        if self.accounts.agent_steps >= self.config.training.prefill:
+            row["time/decision_ms"] = self._time_decision()
+        self._clock = (time.monotonic(), now["frames"], self.updates)
+        return row
+
+    def _time_decision(self) -> float:
+        """Milliseconds of one decision for all environments, device otherwise idle: encode, propose, shield."""
+        jax.block_until_ready(self.learned)
+        start = time.monotonic()
+        carry = jax.tree.map(jnp.copy, self.carry)
+        outcome = self._act(
+            self.player, carry, self.row.observation, self.row.is_first, self.labels,
+            np.array(self.config.shielded), self.root, self.turns,
+        )  # fmt: skip
+        jax.block_until_ready(outcome)
+        return 1000 * (time.monotonic() - start)
+
+    def close(self) -> None:
+        """Stop the environments."""
+        self.envs.close()
+
+
+# Kept per settings, so that a second run of the same settings in a process compiles nothing.
+@functools.lru_cache(maxsize=8)
+def compiled_learn(config: Config, mirror: Mirror | None = None) -> Any:
+    """`learn`, compiled; donates the state."""
+    return jax.jit(functools.partial(learn, config=config, dtype=compute_dtype(), mirror=mirror), donate_argnums=0)
+
+
+@functools.lru_cache(maxsize=8)
+def compiled_calibration(config: Config) -> tuple[Any, Any]:
+    """Setting thresholds and level, and judging labels and foresight, compiled."""
+    return jax.jit(functools.partial(_set_thresholds, config=config)), jax.jit(functools.partial(_judge, config=config))
+
+
+def first_level(config: Config) -> jax.Array | None:
+    """The number of the level that is in force before the first calibration: the most lenient. None: Δ alone is ever in force."""
+    if config.shield.labels != "sample" or not config.training.calibrate_every:
+        return None
+    return jnp.asarray(len(config.shield.levels()) - 1, jnp.int32)
+
+
+def _set_thresholds(
+    model: Any,
+    windows: Experience,
+    thresholds: jax.Array,
+    level: Any,
+    root: jax.Array,
+    number: jax.Array,
+    *,
+    config: Config,
+) -> tuple[jax.Array, Any]:
+    context = config.training.calibration_context
+    probs = predict(model, windows, context, jax.random.fold_in(stream(root, "calibration"), number))
+    whole = within_one_episode(windows)
+    if config.shield.labels == "mode":
+        thresholds = calibrate(probs, whole, config.training.false_flags, thresholds)
+    if level is not None:
+        accepted = accepted_risks(config.shield)
+        safe = stays_safe(model, probs, whole)
+        level = calibrate_level(probs.risk, safe, config.training.false_alarms, accepted, level)
+    return thresholds, level
+
+
+def _judge(
+    model: Any, windows: Experience, thresholds: jax.Array, root: jax.Array, number: jax.Array, *, config: Config
+) -> dict[str, jax.Array]:
+    context = config.training.calibration_context
+    probs = predict(model, windows, context, jax.random.fold_in(stream(root, "judging"), number))
+    return quality(model, probs, within_one_episode(windows), thresholds)
+
+
+def _seed(seed: int, name: str) -> int:
+    """Seed of one of the environments' streams."""
+    return int(np.random.SeedSequence([seed, _tag(name)]).generate_state(1)[0])
+
+
+def _tag(name: str) -> int:
+    import zlib
+
+    return zlib.crc32(name.encode())

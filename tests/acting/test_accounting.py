@@ -1,0 +1,65 @@
+"""A hand-played episode: what is counted, and when."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from ambs.acting.accounting import Accounts
+from ambs.acting.act import accepted
+from ambs.envs.vector.vector import Fault
+from ambs.shield import ShieldConfig
+
+
+def infos(rewards, violations, valid=None, fresh=(False, False), faults=()):
+    violations = np.array(violations, bool)
+    valid = np.ones(violations.shape, bool) if valid is None else np.array(valid, bool)
+    return {
+        "frame_rewards": np.array(rewards, float),
+        "frame_violations": violations,
+        "frame_valid": valid,
+        "fresh": np.array(fresh),
+        "faults": faults,
+    }
+
+
+def decision(overridden, traces=(64, 128)):
+    base = accepted(jnp.zeros((2, 1)), ShieldConfig())
+    return base._replace(overridden=np.array(overridden), traces_used=np.array(traces))
+
+
+NEVER = (np.zeros(2, bool), np.zeros(2, bool))
+
+
+def test_a_run_of_two_environments_by_hand():
+    accounts = Accounts(2)
+    nothing = [[0, 0], [0, 0]]
+    # Prefill: nobody decides.
+    assert accounts.step(infos([[1, 2], [0, 0]], [[0, 1], [0, 0]]), NEVER, None, False) == []
+    # The shield overrides the first, then both, then none: switches 1, then 1, then 2.
+    accounts.step(infos(nothing, nothing), NEVER, decision([True, False]), True)
+    accounts.step(infos(nothing, [[1, 1], [0, 0]]), NEVER, decision([True, True]), True)
+    # The second ends after one of its two frames.
+    ended = (np.array([False, True]), np.zeros(2, bool))
+    last = infos([[0, 0], [5, 0]], [[0, 0], [1, 0]], valid=[[1, 1], [1, 0]])
+    (row,) = accounts.step(last, ended, decision([False, False]), True)
+    assert row == {
+        "frames": 15, "episode": 0, "env": 1, "start_frame": 0, "length": 7, "steps": 4, "violations": 1, "overrides": 1,
+        "switches": 2, "decisions": 3, "traces": 384, "return": 5.0, "cost": 1, "ended": "terminated",
+    }  # fmt: skip
+    # The next step starts it anew: no frame, no decision, whatever the shield said.
+    accounts.step(
+        infos(nothing, nothing, valid=[[1, 1], [0, 0]], fresh=(False, True)), NEVER, decision([True, True]), True
+    )
+    assert accounts.open["start_frame"][1] == 15
+    totals = accounts.totals()
+    assert totals == {
+        "frames": 17, "agent_steps": 9, "violations": 4, "overrides": 4, "switches": 5, "decisions": 7,
+        "traces": 4 * 64 + 3 * 128, "episodes": 1, "faults": 0,
+    }  # fmt: skip
+
+
+def test_a_fault_ends_an_episode_as_such():
+    accounts = Accounts(2)
+    ended = (np.zeros(2, bool), np.array([True, False]))
+    broken = infos([[0, 0], [0, 0]], [[0, 0], [0, 0]], faults=(Fault(0, 3, "it fell over"),))
+    (row,) = accounts.step(broken, ended, None, False)
+    assert (row["env"], row["ended"], accounts.faults) == (0, "fault", 1)

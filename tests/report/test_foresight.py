@@ -22,14 +22,14 @@ def test_figures_are_shown_as_measured(tmp_path):
         assert shown in text_of(summary, "html")
         assert shown in text_of(summary, "md").replace("\\", "")
     assert "within 30 steps" in text_of(summary, "md")
-    assert "| 18,000 | 0.45 | labels drawn |" in text_of(summary, "md")
+    assert " at 18,000 frames, Δ = 0.45 in force | labels drawn |" in text_of(summary, "md")
 
 
 def test_a_file_from_before_levels_is_shown_without_them(tmp_path):
     run = make_run(tmp_path)
     old = {name: part for name, part in add_foresight(run).items() if name not in ("checkpoint", "level", "asked")}
     (run / "foresight.json").write_text(json.dumps(old))
-    assert "| – | – | labels drawn |" in text_of(summarise([tmp_path]), "md")
+    assert f"| {run.name} | labels drawn |" in text_of(summarise([tmp_path]), "md").replace("\\", "")
 
 
 def test_what_is_told_beside_an_episode_is_what_was_measured(tmp_path):

@@ -100,12 +100,10 @@ def foresight(environment: dict[str, Any]) -> Table:
     """How well the imagination of each run foresees danger: a row for labels drawn, and one as its shield scores."""
     leads = [lead for lead in LEADS if any(lead in row["drawn"]["detection"] for row in environment["foresight"])]
     before = [f"{lead} step{'s' * (lead != '1')} before" for lead in leads]
-    head = ["run", "at frames", "Δ in force", "scoring", "AUROC", "all that fail", *before, "calibration error"]
+    head = ["run", "scoring", "AUROC", "all that fail", *before, "calibration error"]
     rows = [
         [
-            row["run"],
-            "–" if row["checkpoint"] is None else f"{row['checkpoint']:,}",
-            cells.number(row["level"]),
+            _measured(row),
             "labels drawn" if scoring == "drawn" else f"the shield's ({row['labels']})",
             *(cells.interval(row[scoring][name]) for name in ("auroc", "flagged")),
             *(cells.interval(row[scoring]["detection"].get(lead)) for lead in leads),
@@ -115,6 +113,12 @@ def foresight(environment: dict[str, Any]) -> Table:
         for scoring in SCORINGS
     ]
     return Table(head, rows)
+
+
+def _measured(row: dict[str, Any]) -> str:
+    """The run, and where they are known the checkpoint that was measured and the Δ that its shield has in force."""
+    told = row["run"] if row["checkpoint"] is None else f"{row['run']} at {row['checkpoint']:,} frames"
+    return told if row["level"] is None else f"{told}, Δ = {cells.number(row['level'])} in force"
 
 
 def foresight_note(environment: dict[str, Any]) -> str:

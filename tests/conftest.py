@@ -20,6 +20,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import jax  # noqa: E402
 import matplotlib  # noqa: E402
+import pytest  # noqa: E402
 
 matplotlib.use("agg")
 jax.config.update("jax_debug_key_reuse", True)
@@ -30,3 +31,13 @@ def pytest_unconfigure() -> None:
     """Delete what was compiled, in the process that made the folder."""
     if made is not None:
         shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One browser for all pages that are tested."""
+    from tests.browser import Browser
+
+    opened = Browser()
+    yield opened
+    opened.close()

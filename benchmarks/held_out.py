@@ -21,7 +21,7 @@ import numpy as np
 
 from ambs.agent.update import optimisers
 from ambs.config import Config
-from ambs.presets import changed, resolve
+from ambs.config.resolve import changed, resolve
 from ambs.replay import Replay
 from ambs.training.calibrate import memorised, predict, quality, within_one_episode
 from ambs.training.interface import interface, survey

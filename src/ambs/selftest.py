@@ -16,8 +16,8 @@ import numpy as np
 
 from ambs.agent.update import Learned, init
 from ambs.config import Config
+from ambs.config.resolve import resolve
 from ambs.nn.precision import compute_dtype
-from ambs.presets import resolve
 from ambs.shield.decide import Decision, Reason
 from ambs.spec import Atoms, parse_formula
 from ambs.training.act import Player, act, initial_carry

@@ -1,6 +1,7 @@
 """Each penalty's weights, worked by hand, and where gradients stop."""
 
 import math
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from ambs.agent.penalties import (
     plpg,
     remaining_cost,
 )
-from ambs.config import AgentConfig
+from ambs.config import AgentConfig, PenaltyName
 
 NOTHING = Multiplier(jnp.zeros(()), jnp.zeros(()))
 
@@ -127,7 +128,7 @@ def test_the_printed_growth_rate_leaves_mu_inert():
     assert 5e-9 * (1 + 1.5e-4) ** 250_000 > 1
 
 
-@pytest.mark.parametrize("name", ["none", "penl", "plpg", "copt", "lag"])
+@pytest.mark.parametrize("name", get_args(PenaltyName))
 def test_contract(name):
     """One signature: shapes, finite weights, reward weights in [0, 1], cost weights ≥ 0."""
     rule = penalty(AgentConfig(penalty=name), 30, 10.0)

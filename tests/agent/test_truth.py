@@ -45,6 +45,7 @@ CONFIG = Config(
     Small(),
     AgentConfig(penalty="penl", learning_rate=3e-3, entropy=2e-2, imagination=8, lam=0.8, discount=DISCOUNT),
     ShieldConfig(discount=DISCOUNT),
+    method="penl",
 )
 SPEC = Spec(ObservationSpec(vector=CELLS), 5, ATOMS, parse_formula("!hazard", ATOMS), cost=COST)
 

@@ -120,4 +120,4 @@ def test_demo(tmp_path, capsys):
     assert result["shield_off"]["violating_steps"] > 20
     assert result["shield_on"]["violating_steps"] <= result["shield_off"]["violating_steps"] / 10
     assert 0 < result["shield_on"]["override_rate"]["mean"] < 0.9
-    assert result["shield"]["semantics"] == "corrected"
+    assert result["shield"]["rule"] == "sequential"

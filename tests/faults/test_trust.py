@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ambs.cli.train import parse_train
+from ambs.config.resolve import resolve
 from ambs.errors import UserError
-from ambs.presets import resolve
 from ambs.report.runs import read_run
 from ambs.training.interface import Interface
 from ambs.training.ranges import executed

@@ -9,7 +9,7 @@ from ambs.report.curves import aggregate, common_frames, grid, recent_mean, rece
 from ambs.report.groups import colours, group_runs, settings_that_differ
 from ambs.report.outcomes import OUTCOMES, compared_frames, comparisons, group_outcomes, outcome_of, takes_part
 from ambs.report.panels import needed_alpha
-from ambs.report.paper import METHODS, TABLE_1, beside_the_paper
+from ambs.report.paper import COLUMNS, TABLE_1, beside_the_paper
 from ambs.report.runs import Run, Series, read_runs
 from ambs.report.summary import summarise
 from tests.report.synthetic import make_run
@@ -148,7 +148,7 @@ def test_the_papers_table():
         ("PointGoal1", 10_000_000): [(19039, 16.60), (17049, 19.45), (18320, 18.66), (46153, 19.74)],
     }
     for row in TABLE_1.values():
-        lag = row[METHODS.index("lag")]
+        lag = row[COLUMNS.index("lag")]
         assert all(cell[1][0] < lag[1][0] and cell[0][0] < lag[0][0] for cell in row[:3])
 
 

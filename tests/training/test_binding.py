@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
+from ambs.config.resolve import from_dict, resolve, to_dict
 from ambs.errors import UserError
-from ambs.presets import from_dict, resolve, to_dict
 from ambs.training import checkpoint
 from ambs.training.binding import SETTINGS, bind, check_bound
 from ambs.training.run_folder import RunFolder

@@ -12,9 +12,9 @@ import pytest
 import ambs.cli.main
 from ambs.agent.networks import CRITICS
 from ambs.cli.display import Display
+from ambs.config.resolve import resolve, to_dict
 from ambs.envs import TooManyFaults
 from ambs.errors import RunError, UserError
-from ambs.presets import resolve, to_dict
 from ambs.training import checkpoint, session
 from ambs.training.accounting import Accounts
 from ambs.training.loop import Trainer

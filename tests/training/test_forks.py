@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from ambs import forks
+from ambs.config.resolve import resolve
 from ambs.errors import UserError
-from ambs.presets import resolve
 from ambs.training.agent import load
 from ambs.training.session import reopen, start
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ambs.config.resolve import resolve
 from ambs.errors import UserError
-from ambs.presets import resolve
 from ambs.shield import Reason, ShieldConfig
 from ambs.spec import Atoms, parse_formula
 from ambs.training.act import accepted

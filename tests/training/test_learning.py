@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from ambs.agent import update
-from ambs.presets import changed, resolve
+from ambs.config.resolve import changed, resolve
 from ambs.training import act, loop
 from ambs.training.agent import Agent
 from ambs.training.evaluate import evaluate, paired, summary

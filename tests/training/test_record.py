@@ -15,13 +15,13 @@ from scipy.stats import binomtest
 
 from ambs.cli.evaluate import Evaluate
 from ambs.cli.main import main
+from ambs.config.resolve import resolve
 from ambs.envs.grid import Grid, GridEnv
 from ambs.envs.model import Step
 from ambs.envs.point_world import PointWorldEnv
 from ambs.envs.snapshot import one_env
 from ambs.envs.truth import TrueWorld
 from ambs.errors import UserError
-from ambs.presets import resolve
 from ambs.report.inspector.recording import find, read
 from ambs.training.details import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, _small_world, interesting
 from ambs.training.evaluate import evaluate

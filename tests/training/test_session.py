@@ -13,8 +13,8 @@ import pytest
 
 import ambs
 from ambs.cli.main import main
+from ambs.config.resolve import resolve
 from ambs.errors import UserError
-from ambs.presets import resolve
 from ambs.shield import Reason
 from ambs.training import checkpoint
 from ambs.training.evaluate import evaluate

@@ -8,8 +8,8 @@ import pytest
 from ambs.children import Child
 from ambs.cli.main import main
 from ambs.cli.train import parse_train
+from ambs.config.resolve import resolve
 from ambs.errors import UserError
-from ambs.presets import resolve
 from ambs.report.runs import read_run
 from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
 from ambs.reproduce.running import Plan, _defaults

@@ -14,10 +14,10 @@ import numpy as np
 
 from ambs.agent.update import Behaviour, init
 from ambs.config import LARGEST, Config
+from ambs.config.resolve import changed, from_dict
 from ambs.envs.vector import LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
-from ambs.presets import changed, from_dict
 from ambs.shield.decide import Decision, Reason
 from ambs.training import checkpoint
 from ambs.training.act import Carry, Player, initial_carry

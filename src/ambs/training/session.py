@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from ambs.config import Config
+from ambs.config.resolve import changed, from_dict, to_dict
 from ambs.errors import DISK_FAILED, RunError, UserError
 from ambs.forks import refuse_after_fork
-from ambs.presets import changed, from_dict, to_dict
 from ambs.training import checkpoint
 from ambs.training.binding import SETTINGS, bind, check_bound
 from ambs.training.files import finite, reason, to_json, write_atomic

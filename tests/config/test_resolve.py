@@ -1,0 +1,167 @@
+"""How settings combine, and what is said about bad ones."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from ambs.config import METHODS, PRESETS, Config, MethodName
+from ambs.config.resolve import changed, from_dict, resolve, to_dict
+from ambs.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("semantics", ["corrected", "paper"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_combination_survives_json(preset, semantics, method):
+    config = resolve(preset, semantics=semantics, method=method)
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    assert config.shielded == (method not in ("lag", "dreamer"))
+    assert config.agent.penalty == {"ambs": "none", "dreamer": "none"}.get(method, method)
+    # In a file it is the same method, and what such a file makes can be given as one again.
+    assert resolve(preset, changes={"method": method, "semantics": semantics}) == config
+    assert resolve(preset, changes=json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "words"),
+    [
+        (
+            {},
+            {"method": "lag", "agent": {"penalty": "copt"}},
+            "method lag has the penalty lag, but agent.penalty is copt",
+        ),
+        ({}, {"agent": {"penalty": "lag"}}, "method copt has the penalty copt, but agent.penalty is lag"),
+        ({"method": "copt"}, {"method": "lag"}, "method is asked to be copt, but .* method lag"),
+        (
+            {"semantics": "corrected"},
+            {"semantics": "paper"},
+            "semantics is asked to be corrected, but .* semantics paper",
+        ),
+        ({}, {"shield": {"semantics": "paper"}}, "semantics is corrected, but shield.semantics is 'paper'"),
+        ({}, {"method": "lag", "shielded": True}, "method lag .* shield off, but shielded is true: say --shield on"),
+        ({"shield": "off"}, {"shielded": True}, "method copt .* shield off, but shielded is true"),
+        ({}, {"shielded": False}, "method copt .* shield on, but shielded is false: say --shield off"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(asked, changes, words):
+    with pytest.raises(UserError, match=words):
+        resolve("quickstart", **asked, changes=changes)
+
+
+def test_a_shield_that_is_asked_for_is_there():
+    for shield, method in (("on", "lag"), ("off", "copt")):
+        config = resolve("default", method=method, shield=shield)
+        assert config.shielded == (shield == "on")
+        assert resolve("default", shield=shield, changes=to_dict(config)) == config
+
+
+def test_settings_of_another_method_than_they_say_cannot_be_made():
+    with pytest.raises(UserError, match="method lag has the penalty lag"):
+        Config(method="lag")
+    with pytest.raises(UserError, match="method lag has the penalty lag"):
+        from_dict({"method": "lag"})
+
+
+def test_results_of_earlier_versions_load():
+    """Their settings name the semantics twice, which today's do not; nothing else of what they say is lost."""
+    files = sorted((ROOT / "results").rglob("config.json"))
+    assert files
+    for file in files:
+        record = json.loads(file.read_text())
+        config = record["config"]
+        config["shield"].pop("semantics", None)
+        loaded = to_dict(from_dict(json.loads(file.read_text())["config"]))
+        for name, value in config.items():
+            mine = loaded[name] if isinstance(value, dict) else {name: loaded[name]}
+            assert (value if isinstance(value, dict) else {name: value}).items() <= _as_json(mine).items(), file
+        assert loaded["method"] == record["method"]
+
+
+def _as_json(value):
+    return json.loads(json.dumps(value))
+
+
+def test_the_registry_is_what_the_documentation_shows():
+    assert tuple(METHODS) == get_args(MethodName)
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([^|]+) \| (on|off) \|", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE
+    )
+    assert rows == [(name, one.title, "on" if one.shielded else "off") for name, one in METHODS.items()]
+
+
+def test_the_papers_semantics_follow_its_code():
+    config = resolve("paper-scale", semantics="paper", method="plpg")
+    assert (config.training.batch, config.training.length) == (16, 64)
+    assert (config.model.cost_head, config.agent.actor_grad, config.training.time_limit) == (
+        "two_hot",
+        "dynamics",
+        "termination",
+    )
+    assert not config.agent.plpg_stop_gradient
+    shield = config.shield
+    assert (shield.rule, shield.labels, shield.rolled, shield.critics, shield.traces) == (
+        "fixed",
+        "mean",
+        15,
+        "min",
+        512,
+    )
+
+
+def test_a_quarter_million_updates_for_a_million_frames():
+    """The notes: train ratio 512 and batches of 1024 steps make .5 updates per agent step."""
+    training = resolve("paper-scale").training
+    assert training.updates_due(training.frames // training.action_repeat) == 250_000
+    # 64 at first: 50 000 steps of it, then 450 000 at 512.
+    early = replace(training, early_ratio=64.0, early_frames=100_000)
+    assert early.updates_due(50_000) == 3125
+    assert early.updates_due(training.frames // training.action_repeat) == 3125 + 225_000
+
+
+def test_the_lagrangian_counts_violations():
+    assert resolve("default", method="lag").shield.cost == 1.0
+
+
+def test_a_property_sets_level_horizon_and_formula():
+    config = resolve("default", spec="P>=0.95 [ G<=20 !(hazard | collision) ]")
+    assert config.shield.safety_level == pytest.approx(0.05)
+    assert config.shield.approximation_error == pytest.approx(0.045)
+    assert (config.shield.horizon, config.psi) == (20, "!(hazard | collision)")
+
+
+@pytest.mark.parametrize(
+    "text", ["!hazard", "P>=0.9 [ F<=30 hazard ]", "P=? [ G<=30 !hazard ]", "P>=0.9 [ G !hazard ]"]
+)
+def test_other_properties_are_refused(text):
+    with pytest.raises(UserError, match="must have the form"):
+        resolve("default", spec=text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"agent": {"discont": 0.9}}, "unknown setting 'agent.discont'; did you mean 'discount'"),
+        ({"agent": 3}, "agent must be a group"),
+        ({"agent": {"discount": "high"}}, "agent.discount must be a number, got 'high'"),
+        ({"training": {"envs": True}}, "training.envs must be a whole number"),
+        ({"training": {"envs": 0}}, "envs must be at least 1"),
+        ({"method": "ppo"}, "method must be one of dreamer, lag"),
+        ({"model": {"size": "xxl"}}, "model.size must be one of xxs"),
+        ({"seed": -1}, "seed must be at least 0"),
+    ],
+)
+def test_bad_settings_get_a_sentence(changes, words):
+    with pytest.raises(UserError, match=words):
+        changed(Config(), changes)
+
+
+def test_numbers_and_lists_are_taken_as_meant():
+    config = changed(Config(), {"agent": {"entropy": 1}, "shield": {"label_threshold": [0.2, 0.3]}})
+    assert config.agent.entropy == 1.0
+    assert config.shield.label_threshold == (0.2, 0.3)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from ambs.apps.quickstart import report
 from ambs.cli.main import main
 from ambs.doctor import disk, examine, packages, python
 from ambs.doctor import self_test as examine_self
-from ambs.quickstart import report
 from ambs.selftest import Figures
 from tests.report.synthetic import make_run
 

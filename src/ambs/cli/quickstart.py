@@ -34,9 +34,9 @@ class Quickstart:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+        from ambs.apps.quickstart import SHIELDED, UNSHIELDED, compare, start, wait
         from ambs.children import stop
         from ambs.errors import UserError
-        from ambs.quickstart import SHIELDED, UNSHIELDED, compare, start, wait
 
         if self.seed < 0 or self.episodes < 2:
             raise UserError("--seed must be at least 0 and --episodes at least 2")
@@ -91,7 +91,7 @@ class Quickstart:
 def _print(console: Any, result: dict[str, Any], shielded: Path) -> None:
     from rich.table import Table
 
-    from ambs.quickstart import SHIELDED, UNSHIELDED
+    from ambs.apps.quickstart import SHIELDED, UNSHIELDED
 
     table = Table(title=f"{result['evaluation']['random']['episodes']} evaluation episodes, mean [95 % CI]")
     for column in ("", "random", title_with_shield(UNSHIELDED), title_with_shield(SHIELDED)):

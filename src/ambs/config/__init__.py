@@ -4,7 +4,7 @@ Loaded when asked for: reports read `ambs.config.methods`, and must not wait for
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ambs.config.methods import METHODS, Method, MethodName, PenaltyName
@@ -26,12 +26,12 @@ __all__ = [
     "TrainingConfig",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'ambs.config' has no attribute {name!r}")
-    home = "presets" if name == "PRESETS" else "methods" if name in _OF_METHODS else "settings"
-    return getattr(import_module(f"ambs.config.{home}"), name)
-
-
 _OF_METHODS = ("METHODS", "Method", "MethodName", "PenaltyName")
+
+if not TYPE_CHECKING:  # A type checker would believe any name.
+
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module 'ambs.config' has no attribute {name!r}")
+        home = "presets" if name == "PRESETS" else "methods" if name in _OF_METHODS else "settings"
+        return getattr(import_module(f"ambs.config.{home}"), name)

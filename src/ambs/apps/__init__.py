@@ -1,0 +1,1 @@
+"""Small programs made of all the rest: demo, quickstart, doctor, self-test."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ambs.training.checkpoint import Arrays, Checkpoint, load, save
+from ambs.training.arrays import Arrays
+from ambs.training.checkpoint import Checkpoint, load, save
 
 SIZE = 20_000
 

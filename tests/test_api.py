@@ -39,6 +39,7 @@ def test_every_name_is_documented():
     assert set(ambs._PUBLIC) <= told
 
 
+@pytest.mark.process
 def test_nothing_heavy_comes_unasked():
     code = "import sys, ambs, ambs.config.methods; dir(ambs); print({'jax', 'numpy', 'gymnasium'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

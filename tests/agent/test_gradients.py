@@ -38,6 +38,8 @@ from tests.tiny import (
     touched,
 )
 
+pytestmark = pytest.mark.learns
+
 STEPS, TRACES, HORIZON, COST = 3, 4, 5, 2.0
 GAMMA, LAM, ENTROPY, LIMIT, DECAY, REGULARISER = 0.9, 0.8, 0.1, 0.01, 0.5, 0.7
 BACKUP_LIMIT, LEAVING = 0.4, 1.7

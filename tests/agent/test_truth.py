@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jaxtyping import Array, Float
 
 from ambs.agent.networks import CRITICS
@@ -22,6 +23,8 @@ from ambs.world_model.model import Spec, WorldModel
 from ambs.world_model.rssm import RSSM, Latent
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import SWIFT, quick_jit
+
+pytestmark = pytest.mark.learns
 
 GRID = Grid()
 CELLS, HAZARD, GOAL = 25, GRID.labels[:, 0], GRID.labels[:, 1]

@@ -19,6 +19,8 @@ from ambs.training.learn import learn
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import QUICK, TINY, batch_for, fresh, method_with, quick_jit, spec_of, tiny_sizes
 
+pytestmark = pytest.mark.learns
+
 PENALTIES = get_args(PenaltyName)
 SEEN = {"vector": ObservationSpec(vector=60), "image": ObservationSpec(64), "both": ObservationSpec(64, 60)}
 

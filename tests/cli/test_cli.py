@@ -15,6 +15,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_help_is_quick_and_light():
     """Nothing heavy is imported for help; wall time is a benchmark's business, the import list is exact."""
     code = (
@@ -102,6 +103,7 @@ def test_check_explains(capsys):
     assert facts["meaning"] == "with probability less than 0.25, (b and no c) comes within 3 steps, and until then a"
 
 
+@pytest.mark.process
 def test_check_in_a_process_of_its_own():
     done = run("check", "P>=0.9 [ G<=30 !hazrd ]", "--atoms", "hazard")
     assert done.returncode == 2

@@ -21,6 +21,8 @@ from ambs.training.evaluate import evaluate
 from ambs.training.loop import make_envs
 from tests.tiny import ignorant_agent
 
+pytestmark = pytest.mark.learns
+
 GRID = Grid()
 CONFIG = resolve(
     "quickstart",

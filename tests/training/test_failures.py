@@ -202,6 +202,7 @@ def test_handlers_from_elsewhere_are_left_alone(monkeypatch):
         assert not stop.is_set()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("moment", ["at once", "at the end"])
 def test_nobody_left_to_read(moment):
     """A closed pipe changes neither the exit code nor what is said on stderr."""
@@ -219,6 +220,7 @@ def test_nobody_left_to_read(moment):
     assert (done.returncode, done.stderr) == (75, "")
 
 
+@pytest.mark.process
 def test_nowhere_to_print():
     """`>&-`: what is printed is lost, and nothing else."""
     code = (
@@ -321,6 +323,7 @@ def test_exit_codes(monkeypatch, capsys):
         assert capsys.readouterr().err == f"ambs: {said}\n"
 
 
+@pytest.mark.process
 def test_a_dead_writer_keeps_nobody_out(tmp_path):
     """A process that holds the lock keeps us out, and no longer once it was killed."""
     run = RunFolder.create(tmp_path, env="x", method="m", seed=0, config={}, command=[])

@@ -11,6 +11,8 @@ from ambs.errors import UserError
 from ambs.training.agent import load
 from ambs.training.session import reopen, start
 
+pytestmark = pytest.mark.process
+
 CODE = """
 import os
 from ambs.errors import UserError

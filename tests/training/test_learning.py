@@ -15,6 +15,8 @@ from ambs.training.agent import Agent
 from ambs.training.evaluate import evaluate, paired, summary
 from tests.tiny import swift
 
+pytestmark = pytest.mark.learns
+
 CONFIG = resolve(
     "quickstart",
     method="ambs",

@@ -30,6 +30,8 @@ from ambs.training.truth import FUTURES, Situation, safe_futures
 from ambs.training.twins import Moment, roll_twins
 from tests.tiny import QUICK, fresh, ignorant_agent
 
+pytestmark = pytest.mark.learns
+
 GRID = Grid()
 CONFIG = resolve(
     "quickstart",

@@ -23,6 +23,8 @@ from ambs.training.run_folder import RunFolder, read_rows
 from ambs.training.session import Session, _without, reopen, start
 from ambs.training.snapshot import capture, reinstate
 
+pytestmark = pytest.mark.learns
+
 CONFIG = resolve(
     "quickstart",
     method="copt",

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST_ARGS ?=
 
-.PHONY: help install test faults lint types train docs format clean
+.PHONY: help install check test faults lint types train docs format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,6 +16,9 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $(READY)
+
+check: lint types  ## for the inner loop, up to three minutes: linters, types, and the tests that are quick
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not learns and not process' $(PYTEST_ARGS)
 
 test: lint types  ## linters, types and tests; closes with pytest's summary
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)

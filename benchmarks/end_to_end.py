@@ -33,8 +33,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
+    from ambs.config.resolve import resolve
     from ambs.nn.precision import compute_dtype
-    from ambs.presets import resolve
     from ambs.training.trainer import Trainer
 
     training: dict[str, Any] = {

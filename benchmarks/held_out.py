@@ -23,7 +23,7 @@ from ambs.acting.adapter import interface, survey
 from ambs.acting.worlds import make_envs
 from ambs.agent.update import optimisers
 from ambs.config import Config
-from ambs.presets import changed, resolve
+from ambs.config.resolve import changed, resolve
 from ambs.training.calibrate import memorised, predict, quality, within_one_episode
 from ambs.training.learn import mirrored
 from ambs.training.replay import Replay

@@ -106,8 +106,8 @@ def imagined(options: argparse.Namespace) -> tuple:
     import jax.numpy as jnp
 
     from ambs.agent.update import init
+    from ambs.config.resolve import resolve
     from ambs.nn.precision import cast, compute_dtype
-    from ambs.presets import resolve
     from ambs.spec import Atoms, parse_formula
     from ambs.world_model.model import WorldSpec
     from ambs.world_model.vision import ObservationSpec

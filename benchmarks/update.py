@@ -47,9 +47,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from ambs.agent.update import init
+    from ambs.config.resolve import resolve
     from ambs.data import Experience
     from ambs.nn.precision import compute_dtype
-    from ambs.presets import resolve
     from ambs.spec import Atoms, parse_formula
     from ambs.training.learn import learn, updates_per_call
     from ambs.world_model.model import WorldSpec

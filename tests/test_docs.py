@@ -6,9 +6,11 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ambs.cli import main as cli
 from tests.inspector.recordings import make_recording
@@ -16,7 +18,7 @@ from tests.report.synthetic import make_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-SHOWN = [ROOT / "README.md", *PAGES]
+SHOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 
 
 def commands(page: Path, *, long: bool) -> list[str]:
@@ -62,6 +64,7 @@ def place(tmp_path_factory):
     return root
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", [*filter(short, SHOWN)], ids=lambda page: page.name)
 def test_commands_run(page, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
@@ -73,6 +76,7 @@ def test_commands_run(page, place, monkeypatch, capsys):
         assert stop.value.code in ((0, 1) if words[0] == "doctor" else (0,)), f"{line}: {capsys.readouterr()}"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", [*filter(is_long, SHOWN)], ids=lambda page: page.name)
 def test_long_commands_are_understood(page, place, monkeypatch, capsys):
     """Dry-run where a verb can; others are tried in full by the tests of their own verb, and here their options are."""
@@ -113,6 +117,7 @@ def test_no_command_escapes_the_tests():
                 assert callable(cli._parse(words).run), f"{page.name}: {line}"
 
 
+@pytest.mark.process
 def test_the_example_runs_alone(tmp_path):
     (tmp_path / "corridor.py").write_text(example())
     subprocess.run([sys.executable, "corridor.py"], cwd=tmp_path, check=True)
@@ -122,6 +127,23 @@ def test_pages_link_to_pages_that_exist():
     for page in SHOWN:
         for target in re.findall(r"\]\(([^)#:]+\.(?:md|png|json))\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_that_contributors_are_sent_to_exist():
+    named = re.findall(r"`((?:src|tests|docs)/[\w/.]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 10
+    for name in named:
+        assert (ROOT / name).exists(), name
+
+
+def test_the_citation_is_of_this_version_and_its_authors():
+    told = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert [told["version"], told["license"]] == [project["version"], project["license"]]
+    assert told["authors"] == project["authors"]
+    (paper,) = told["references"]
+    assert [author["family-names"] for author in paper["authors"]] == ["Goodall", "Belardinelli"]
+    assert paper["title"] in " ".join((ROOT / "src/ambs/report/paper.py").read_text().split())
 
 
 def test_every_page_is_in_the_navigation_and_every_picture_is_reproducible():
@@ -153,6 +175,7 @@ def site(tmp_path_factory):
     return out
 
 
+@pytest.mark.process
 def test_site_builds_and_loads_nothing_from_elsewhere(site):
     for page in PAGES:
         text = (site / page.with_suffix(".html").name).read_text()

@@ -7,9 +7,11 @@ import pytest
 
 from ambs import forks
 from ambs.acting.agent import load
+from ambs.config.resolve import resolve
 from ambs.errors import UserError
-from ambs.presets import resolve
 from ambs.training.session import reopen, start
+
+pytestmark = pytest.mark.process
 
 CODE = """
 import os

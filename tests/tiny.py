@@ -25,6 +25,11 @@ SWIFT = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": Tru
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
+def method_with(penalty: str) -> Any:
+    """A method that has this penalty: settings say both, and they must agree."""
+    return next(name for name, method in config.METHODS.items() if method.penalty == penalty)
+
+
 def fresh(seed: int = 0) -> Any:
     """A key that has not been used."""
     return jax.random.key(seed)

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ambs import __version__
+from ambs.apps.quickstart import SHIELDED, UNSHIELDED
+from ambs.config.methods import title_with_shield
 
-NAMES = {"random": "random play", "dreamer": "DreamerV3, no shield", "copt": "AMBS + COPT, shield"}
+NAMES = {"random": "random play"} | {name: title_with_shield(name) for name in (UNSHIELDED, SHIELDED)}
 
 
 def main() -> None:

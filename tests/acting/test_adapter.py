@@ -12,8 +12,8 @@ from ambs.acting.act import accepted
 from ambs.acting.adapter import LEAST_DEVIATION, Interface, _fallback, interface, survey
 from ambs.acting.ranges import check_level, check_thresholds, executed
 from ambs.acting.worlds import make_envs
+from ambs.config.resolve import resolve
 from ambs.errors import UserError
-from ambs.presets import resolve
 from ambs.shield import Reason, ShieldConfig
 from ambs.spec import Atoms, parse_formula
 from ambs.world_model.model import WorldModel, WorldSpec

@@ -8,8 +8,8 @@ import pytest
 from ambs.acting.worlds import check_world, worlds_of
 from ambs.cli.main import main
 from ambs.cli.train import parse_train
+from ambs.config.resolve import resolve
 from ambs.errors import UserError
-from ambs.presets import resolve
 from ambs.report.runs import read_run
 from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
 from ambs.reproduce.running import Plan, _defaults
@@ -53,6 +53,7 @@ def test_a_folder_names_no_code(evil, tmp_path, capsys):
         check_world(config, "ambs/Grid-v0")
 
 
+@pytest.mark.process
 def test_nothing_is_imported_from_the_current_folder(tmp_path):
     """Not even by `python -m`, which looks there first: a folder may have brought modules of well-known names."""
     for name in ("tyro", "wandb", "rich"):

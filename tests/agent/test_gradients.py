@@ -28,6 +28,7 @@ from tests.tiny import (
     WIDTH,
     along,
     fresh,
+    method_with,
     moved_both_ways,
     quick_jit,
     random_directions,
@@ -36,6 +37,8 @@ from tests.tiny import (
     tiny_sizes,
     touched,
 )
+
+pytestmark = pytest.mark.learns
 
 STEPS, TRACES, HORIZON, COST = 3, 4, 5, 2.0
 GAMMA, LAM, ENTROPY, LIMIT, DECAY, REGULARISER = 0.9, 0.8, 0.1, 0.01, 0.5, 0.7
@@ -259,7 +262,10 @@ def coded(world: World, behaviour: training.Behaviour, slow: Critics, patch: Any
             backup_norm_limit=BACKUP_LIMIT, unsafe_weight=LEAVING, norm_decay=DECAY, ema_regulariser=REGULARISER,
             **METHODS[method],
         )  # fmt: skip
-        config = Config(ModelConfig(size="xxs"), agent, ShieldConfig(horizon=HORIZON))
+        config = Config(
+            ModelConfig(size="xxs"), agent, ShieldConfig(horizon=HORIZON),
+            method=method_with(agent.penalty),
+        )  # fmt: skip
         multiplier = Multiplier(jnp.asarray(LAG_LAM), jnp.asarray(LAG_MU))
         state = training.Learned(world.model, behaviour, slow, None, None, world.old, multiplier)
         _, (norms, multiplier, metrics) = training._behaviour_loss(

@@ -12,6 +12,8 @@ from ambs.nn.distributions import BoundedNormal
 from ambs.streams import at, stream
 from tests.tiny import SWIFT
 
+pytestmark = pytest.mark.learns
+
 DISCOUNT, ENTROPY, RATE, TRACES, UPDATES = 0.9, 3e-4, 1e-4, 16, 250_000
 # Gauss–Hermite: E f(ξ) for a standard normal ξ is WEIGHTS · f(NODES).
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(48)

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jaxtyping import Array, Float
 
 from ambs.agent.networks import CRITICS
@@ -22,6 +23,8 @@ from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.rssm import RSSM, Latent
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import SWIFT, quick_jit
+
+pytestmark = pytest.mark.learns
 
 GRID = Grid()
 CELLS, HAZARD, GOAL = 25, GRID.labels[:, 0], GRID.labels[:, 1]
@@ -45,6 +48,7 @@ CONFIG = Config(
     Small(),
     AgentConfig(penalty="penl", learning_rate=3e-3, entropy=2e-2, imagination=8, lam=0.8, discount=DISCOUNT),
     ShieldConfig(discount=DISCOUNT),
+    method="penl",
 )
 SPEC = WorldSpec(ObservationSpec(vector=CELLS), 5, ATOMS, parse_formula("!hazard", ATOMS), cost=COST)
 

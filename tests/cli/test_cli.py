@@ -15,6 +15,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_help_is_quick_and_light():
     """Nothing heavy is imported for help; wall time is a benchmark's business, the import list is exact."""
     code = (
@@ -102,6 +103,7 @@ def test_check_explains(capsys):
     assert facts["meaning"] == "with probability less than 0.25, (b and no c) comes within 3 steps, and until then a"
 
 
+@pytest.mark.process
 def test_check_in_a_process_of_its_own():
     done = run("check", "P>=0.9 [ G<=30 !hazrd ]", "--atoms", "hazard")
     assert done.returncode == 2
@@ -120,4 +122,4 @@ def test_demo(tmp_path, capsys):
     assert result["shield_off"]["violating_steps"] > 20
     assert result["shield_on"]["violating_steps"] <= result["shield_off"]["violating_steps"] / 10
     assert 0 < result["shield_on"]["override_rate"]["mean"] < 0.9
-    assert result["shield"]["semantics"] == "corrected"
+    assert result["shield"]["rule"] == "sequential"

@@ -99,6 +99,7 @@ def test_one_seed_is_no_evidence(tmp_path, capsys):
     assert "One seed tells nothing" in capsys.readouterr().out
 
 
+@pytest.mark.learns
 def test_doctor_finds_a_fit_machine(tmp_path, capsys, monkeypatch):
     """Whatever machine this is: enough memory and disk, and no GPU that JAX could have used."""
     import ambs.apps.doctor

@@ -13,7 +13,8 @@ import pytest
 from ambs.envs import TooManyFaults, make, make_vector, with_labels
 from ambs.errors import UserError
 
-EVERYWHERE = pytest.mark.parametrize("serial", [True, False], ids=["serial", "processes"])
+OTHERS = pytest.param(False, id="processes", marks=pytest.mark.process)
+EVERYWHERE = pytest.mark.parametrize("serial", [pytest.param(True, id="serial"), OTHERS])
 
 
 def counting(trouble="", saves=False):
@@ -171,11 +172,15 @@ NAN = ("nan", "the count is not finite in a step")
         (True, "large", "the reward is not finite, in single precision in a step"),
         (True, "masked", "entries of the count are masked in a step"),
         (True, "shape", r"the count must have shape \(2,\), got \(1,\) in a step"),
-        (False, *CRASH),
-        (False, *NAN),
-        (False, "interrupt", "RuntimeError in a step: KeyboardInterrupt: on purpose"),
-        (False, "exit", "RuntimeError in a step: SystemExit: on purpose"),
-        (False, "hang", "no answer to a step within 1 s; the worker was replaced"),
+        pytest.param(False, *CRASH, marks=pytest.mark.process),
+        pytest.param(False, *NAN, marks=pytest.mark.process),
+        pytest.param(
+            False, "interrupt", "RuntimeError in a step: KeyboardInterrupt: on purpose", marks=pytest.mark.process
+        ),
+        pytest.param(False, "exit", "RuntimeError in a step: SystemExit: on purpose", marks=pytest.mark.process),
+        pytest.param(
+            False, "hang", "no answer to a step within 1 s; the worker was replaced", marks=pytest.mark.process
+        ),
     ],
 )
 def test_a_broken_copy_is_replaced_while_the_others_go_on(serial, trouble, reason):
@@ -307,6 +312,7 @@ def test_what_cannot_be_saved_says_so():
         envs.get_state()
 
 
+@pytest.mark.process
 def test_a_factory_may_be_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -344,6 +350,7 @@ def test_observations_that_no_learner_takes_are_refused():
         make_vector(factory, 1)
 
 
+@pytest.mark.process
 def test_signals_to_the_whole_group_leave_workers_able_to_tell_their_state():
     envs = make_vector(counting(saves=True), 2, serial=False)
     try:

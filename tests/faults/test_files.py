@@ -24,6 +24,8 @@ from tests.faults import rivals, writer
 from tests.faults.counts import count, report
 from tests.storage.test_checkpoint import check, put, reseal
 
+pytestmark = pytest.mark.process
+
 
 def test_killed_while_writing(tmp_path):
     """kill -9 at random moments of a process that writes checkpoints without a pause."""

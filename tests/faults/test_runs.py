@@ -10,10 +10,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from ambs.errors import UserError
 from ambs.storage import checkpoint
 from ambs.storage.run_folder import RunFolder
 from tests.faults.counts import FULL, count, report
+
+pytestmark = pytest.mark.process
 
 # What is compiled before the first checkpoint can take minutes where others compute too.
 PATIENCE = 900

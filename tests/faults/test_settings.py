@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ambs.cli.train import parse_train
+from ambs.config import PRESETS
+from ambs.config.resolve import changed, from_dict, resolve, to_dict
 from ambs.errors import UserError
-from ambs.presets import PRESETS, changed, from_dict, resolve, to_dict
 from tests.faults.counts import count, report
 
 VALUES = [
@@ -70,6 +71,17 @@ def test_files_that_are_no_settings(text):
         with pytest.raises(UserError):
             parse_train(["--config", str(path)])
         assert [file.name for file in Path(folder).iterdir()] == ["settings.json"]
+
+
+def test_a_file_that_names_a_method_trains_it(tmp_path):
+    """Not another one under its name; options on the command line may not contradict it."""
+    file = tmp_path / "settings.json"
+    file.write_text('{"method": "lag"}')
+    assert parse_train(["--config", str(file)]).settings == resolve(method="lag")
+    with pytest.raises(UserError, match=r"method is asked to be copt, but .* method lag"):
+        parse_train(["--config", str(file), "--method", "copt"])
+    with pytest.raises(UserError, match="--shield says off, but --shielded says true"):
+        parse_train(["--config", str(file), "--shield", "off", "--shielded"])
 
 
 def test_numbers_too_long_to_print():

@@ -14,8 +14,8 @@ from ambs.acting.adapter import Interface
 from ambs.acting.ranges import executed
 from ambs.acting.worlds import worlds_of
 from ambs.cli.train import parse_train
+from ambs.config.resolve import resolve
 from ambs.errors import UserError
-from ambs.presets import resolve
 from ambs.report.runs import read_run
 from ambs.training.session import reopen
 from tests.acting.test_adapter import BOX, decision_of

@@ -11,15 +11,17 @@ import pytest
 from ambs.acting.evaluate import evaluate
 from ambs.acting.worlds import make_envs
 from ambs.cli.main import main
+from ambs.config.resolve import resolve
 from ambs.envs.worlds.grid import Grid
 from ambs.foresight import branch, measure
 from ambs.foresight.collect import Record, play
 from ambs.foresight.entries import entry_figures, stay_figures
 from ambs.foresight.figures import cost_figures, discounted, truth
 from ambs.foresight.scoring import foresee, of_model
-from ambs.presets import resolve
 from ambs.streams import at, stream
 from tests.tiny import ignorant_agent
+
+pytestmark = pytest.mark.learns
 
 GRID = Grid()
 CONFIG = resolve(
@@ -94,8 +96,8 @@ def test_real_futures_are_the_worlds_own(agent, record):
 
 
 def test_the_command_measures_writes_and_prints(agent, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("ambs.acting.agent.load", lambda *_: agent)
-    monkeypatch.setattr("ambs.presets.from_dict", lambda _: CONFIG)
+    monkeypatch.setattr("ambs.acting.agent.load", lambda *_, **__: agent)
+    monkeypatch.setattr("ambs.config.resolve.from_dict", lambda _: CONFIG)
     monkeypatch.setattr("ambs.storage.run_folder.RunFolder.open", lambda _: types.SimpleNamespace(config={}))
     monkeypatch.setattr(measure, "AT_ONCE", 4)
     with pytest.raises(SystemExit) as stop:

@@ -15,6 +15,8 @@ from ambs.shield.config import ShieldConfig
 from ambs.shield.rules import Reason, replay, rule
 from tests.inspector.recordings import SETTINGS, changed, make_recording
 
+pytestmark = pytest.mark.process
+
 EVIL = "</script><script>window.stolen=1</script>"
 WIDE, PHONE = (1280, 900), (390, 844)
 STEP = "Number(document.documentElement.dataset.step)"

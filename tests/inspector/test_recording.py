@@ -276,6 +276,7 @@ def test_the_verb(path, tmp_path, capsys):
     assert "holds no recorded episode" in run(capsys, tmp_path / "empty")[1].err
 
 
+@pytest.mark.process
 def test_no_learning_code_is_imported():
     import subprocess
     import sys

@@ -17,13 +17,13 @@ from scipy.stats import binomtest
 from ambs.acting.evaluate import evaluate
 from ambs.cli.evaluate import Evaluate
 from ambs.cli.main import main
+from ambs.config.resolve import resolve
 from ambs.dynamics import Step
 from ambs.envs.snapshot import one_env
 from ambs.envs.worlds.grid import Grid, GridEnv
 from ambs.envs.worlds.point_world import PointWorldEnv
 from ambs.errors import UserError
 from ambs.inspector.recording import find, read
-from ambs.presets import resolve
 from ambs.recording.counterfactuals import Moment, roll_twins
 from ambs.recording.examine import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, _small_world, interesting
 from ambs.recording.ground_truth import FUTURES, Situation, TrueWorld, safe_futures
@@ -31,6 +31,8 @@ from ambs.recording.recorder import Recorder
 from tests.inspector.recordings import TRUST
 from tests.report.synthetic import add_foresight
 from tests.tiny import QUICK, fresh, ignorant_agent
+
+pytestmark = pytest.mark.learns
 
 GRID = Grid()
 CONFIG = resolve(

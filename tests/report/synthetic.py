@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ambs.config.methods import METHODS
 from ambs.foresight.figures import Truth, calibration_figures, score_figures
 from ambs.storage.run_folder import RunFolder
 
@@ -37,7 +38,7 @@ def make_run(
     rng = np.random.default_rng((seed, sum(map(ord, method))))
     top, rate = LEVELS.get(method, (10.0, 10.0))
     top, rate = top + rng.normal(), rate * np.exp(0.2 * rng.normal())
-    shielded = method not in ("dreamer", "lag")
+    shielded = method not in METHODS or METHODS[method].shielded
     settings = {
         "shield": {"safety_level": 0.1, "approximation_error": 0.09, "horizon": 30, "traces": 512},
         "training": {"frames": wanted or frames},

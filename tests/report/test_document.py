@@ -8,6 +8,8 @@ from ambs.report.summary import summarise
 from ambs.report.write import write
 from tests.report.synthetic import add_foresight, make_run
 
+pytestmark = pytest.mark.process
+
 EVIL = "<script>window.stolen=1</script>"
 WIDE, PHONE = (1280, 800), (390, 844)
 

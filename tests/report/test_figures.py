@@ -10,7 +10,7 @@ from ambs.report.groups import colours, group_runs, settings_that_differ
 from ambs.report.levels import MOST_LENIENT
 from ambs.report.outcomes import OUTCOMES, compared_frames, comparisons, group_outcomes, outcome_of, takes_part
 from ambs.report.panels import FORESIGHT, needed_alpha
-from ambs.report.paper import METHODS, TABLE_1, beside_the_paper
+from ambs.report.paper import COLUMNS, TABLE_1, beside_the_paper
 from ambs.report.runs import Run, Series, read_runs
 from ambs.report.summary import summarise
 from ambs.shield.config import HIGHEST_LEVEL
@@ -150,7 +150,7 @@ def test_the_papers_table():
         ("PointGoal1", 10_000_000): [(19039, 16.60), (17049, 19.45), (18320, 18.66), (46153, 19.74)],
     }
     for row in TABLE_1.values():
-        lag = row[METHODS.index("lag")]
+        lag = row[COLUMNS.index("lag")]
         assert all(cell[1][0] < lag[1][0] and cell[0][0] < lag[0][0] for cell in row[:3])
 
 

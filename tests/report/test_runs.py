@@ -158,6 +158,7 @@ def test_results_kept_of_runs(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.process
 def test_imports_no_learning_code():
     code = (
         "import sys, ambs.report.summary, ambs.report.write, ambs.report.document, ambs.report.plots;"

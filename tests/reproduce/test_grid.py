@@ -3,8 +3,8 @@
 import pytest
 
 from ambs.cli.train import parse_train
+from ambs.config.resolve import to_dict
 from ambs.errors import UserError
-from ambs.presets import to_dict
 from ambs.reproduce.estimate import SPEEDS, Speed, Work, estimate, seconds, work
 from ambs.reproduce.grid import COMPARISONS, SCALES, Cell, Panel, cells, command, panels
 from ambs.reproduce.status import RunStatus, wanted

@@ -17,6 +17,8 @@ from ambs.reproduce.status import find_run, wanted
 from ambs.storage.run_folder import RunFolder
 from tests.report.synthetic import make_run
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 HOST = (sys.executable, "-m", "tests.reproduce.host")
 FAKE = (sys.executable, "-m", "tests.reproduce.fake")

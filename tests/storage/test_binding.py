@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
+from ambs.config.resolve import from_dict, resolve, to_dict
 from ambs.errors import UserError
-from ambs.presets import from_dict, resolve, to_dict
 from ambs.storage import checkpoint
 from ambs.storage.binding import SETTINGS, bind, check_bound
 from ambs.storage.run_folder import RunFolder

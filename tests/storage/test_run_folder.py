@@ -59,6 +59,7 @@ def test_create(tmp_path):
     assert RunFolder.open(run.path).record == record
 
 
+@pytest.mark.process
 def test_commit(tmp_path, monkeypatch):
     """The commit of the sources, whether they differ from it, and nothing if the package only lies in a repository."""
     package = tmp_path / "repo" / "package"
@@ -258,6 +259,7 @@ def test_status_refuses(run):
         run.read_status()
 
 
+@pytest.mark.process
 def test_imports_no_learning_code():
     """Readers of a run need neither JAX nor, before something is logged, TensorBoard."""
     code = (

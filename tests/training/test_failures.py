@@ -14,9 +14,9 @@ from ambs.acting.accounting import Accounts
 from ambs.acting.fitting import check_meta
 from ambs.agent.networks import CRITICS
 from ambs.cli.display import Display
+from ambs.config.resolve import resolve, to_dict
 from ambs.envs import TooManyFaults
 from ambs.errors import RunError, UserError
-from ambs.presets import resolve, to_dict
 from ambs.storage import checkpoint
 from ambs.storage.run_folder import RunFolder
 from ambs.training import session
@@ -204,6 +204,7 @@ def test_handlers_from_elsewhere_are_left_alone(monkeypatch):
         assert not stop.is_set()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("moment", ["at once", "at the end"])
 def test_nobody_left_to_read(moment):
     """A closed pipe changes neither the exit code nor what is said on stderr."""
@@ -221,6 +222,7 @@ def test_nobody_left_to_read(moment):
     assert (done.returncode, done.stderr) == (75, "")
 
 
+@pytest.mark.process
 def test_nowhere_to_print():
     """`>&-`: what is printed is lost, and nothing else."""
     code = (
@@ -323,6 +325,7 @@ def test_exit_codes(monkeypatch, capsys):
         assert capsys.readouterr().err == f"ambs: {said}\n"
 
 
+@pytest.mark.process
 def test_a_dead_writer_keeps_nobody_out(tmp_path):
     """A process that holds the lock keeps us out, and no longer once it was killed."""
     run = RunFolder.create(tmp_path, env="x", method="m", seed=0, config={}, command=[])

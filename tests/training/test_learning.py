@@ -12,9 +12,11 @@ from ambs.acting import act
 from ambs.acting.agent import Agent
 from ambs.acting.evaluate import evaluate, paired, summary
 from ambs.agent import update
-from ambs.presets import changed, resolve
+from ambs.config.resolve import changed, resolve
 from ambs.training import trainer as training
 from tests.tiny import swift
+
+pytestmark = pytest.mark.learns
 
 CONFIG = resolve(
     "quickstart",

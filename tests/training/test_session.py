@@ -15,14 +15,16 @@ import ambs
 from ambs.acting.act import compiled_act
 from ambs.acting.evaluate import evaluate
 from ambs.cli.main import main
+from ambs.config.resolve import resolve
 from ambs.errors import UserError
-from ambs.presets import resolve
 from ambs.shield import Reason
 from ambs.storage import checkpoint
 from ambs.storage.run_folder import RunFolder, read_rows
 from ambs.training.resume import capture, reinstate
 from ambs.training.session import Session, _without, reopen, start
 from ambs.training.trainer import Diverged, compiled_learn
+
+pytestmark = pytest.mark.learns
 
 CONFIG = resolve(
     "quickstart",

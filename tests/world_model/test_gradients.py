@@ -33,6 +33,8 @@ from tests.tiny import (
     tiny_sizes,
 )
 
+pytestmark = pytest.mark.learns
+
 POSITIVE, FREE, VECTOR, LABELS, AHEAD = 3.0, 0.01, 7.0, 5.0, 2
 
 

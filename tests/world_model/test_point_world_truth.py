@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ambs.config import ModelConfig
 from ambs.data import Experience
@@ -14,6 +15,8 @@ from ambs.world_model.vision import ObservationSpec
 from tests.tiny import filter_one
 
 from .test_truth import trainer
+
+pytestmark = pytest.mark.learns
 
 CONFIG = ModelConfig(size="xxs", learning_rate=2e-3, vector_scale=50.0)
 SPEC = WorldSpec(ObservationSpec(vector=9), 2, ATOMS, parse_formula("!hazard", ATOMS))

@@ -22,6 +22,8 @@ from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.vision import ObservationSpec
 from tests.tiny import SWIFT, filter_one, quick_jit
 
+pytestmark = pytest.mark.learns
+
 
 @dataclass(frozen=True)
 class Small(ModelConfig):

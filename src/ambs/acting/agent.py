@@ -19,10 +19,10 @@ from ambs.acting.ranges import check_level, check_thresholds, executed
 from ambs.acting.worlds import make_envs, worlds_of
 from ambs.agent.update import Behaviour, init
 from ambs.config import LARGEST, Config
+from ambs.config.resolve import changed, from_dict
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
-from ambs.presets import changed, from_dict
 from ambs.shield.rules import Decision, Reason
 from ambs.storage import checkpoint
 from ambs.storage.arrays import restore

@@ -6,13 +6,13 @@ to the action taken in s_t.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ambs.config import AgentConfig
+from ambs.config import AgentConfig, PenaltyName
 from ambs.errors import UserError
 
 sg = jax.lax.stop_gradient
@@ -75,7 +75,7 @@ def penalty(config: AgentConfig, horizon: int, cost: float) -> Penalty:
             return lagrangian(
                 config.lag_start, config.lag_mu, config.lag_sigma, config.lag_limit, per_state=config.lag_rule == "max"
             )
-    raise UserError(f"penalty must be none, penl, plpg, copt or lag, got {config.penalty!r}")
+    raise UserError(f"penalty must be one of {', '.join(get_args(PenaltyName))}, got {config.penalty!r}")
 
 
 def none() -> Penalty:

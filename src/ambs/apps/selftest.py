@@ -17,9 +17,9 @@ import numpy as np
 from ambs.acting.act import Player, act, initial_actor_state
 from ambs.agent.update import Learned, init
 from ambs.config import Config
+from ambs.config.resolve import resolve
 from ambs.data import Experience
 from ambs.nn.precision import compute_dtype
-from ambs.presets import resolve
 from ambs.shield.rules import Decision, Reason
 from ambs.spec import Atoms, parse_formula
 from ambs.training.learn import learn

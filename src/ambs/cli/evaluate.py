@@ -54,8 +54,8 @@ class Evaluate:
     def run(self) -> int:
         """Play and report."""
         from ambs.cli.train import prepare_device
+        from ambs.config.resolve import from_dict
         from ambs.errors import UserError
-        from ambs.presets import from_dict
         from ambs.storage.run_folder import RunFolder
 
         if self.episodes < 1 or self.seed < 0:
@@ -123,8 +123,8 @@ class Evaluate:
 
     def _shield(self, config: Config, psi: Formula) -> dict[str, Any]:
         """Settings of the shield that differ from the run's."""
+        from ambs.config.resolve import with_spec
         from ambs.errors import UserError
-        from ambs.presets import with_spec
         from ambs.spec.parser import parse_formula
 
         changes: dict[str, Any] = {} if self.labels is None else {"labels": self.labels}

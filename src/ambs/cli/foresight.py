@@ -47,8 +47,8 @@ class Foresight:
     def run(self) -> int:
         """Play, measure, report."""
         from ambs.cli.train import prepare_device
+        from ambs.config.resolve import from_dict
         from ambs.errors import UserError
-        from ambs.presets import from_dict
         from ambs.storage.files import finite, to_json, write_atomic
         from ambs.storage.run_folder import RunFolder
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ambs.config.methods import title_with_shield
 from ambs.errors import STOPPED
 
 
@@ -56,7 +57,8 @@ class Quickstart:
         try:
             with Progress(*columns, console=console) as bars:
                 tasks = {
-                    child.name: bars.add_task(_NAMES[child.name], facts="compiling", total=None) for child in children
+                    child.name: bars.add_task(title_with_shield(child.name), facts="compiling", total=None)
+                    for child in children
                 }
                 shown = dict.fromkeys(tasks, 0)
 
@@ -69,7 +71,7 @@ class Quickstart:
                     )
                     if not console.is_terminal and status["frames"] >= shown[method] + 10_000:
                         shown[method] = status["frames"]
-                        console.print(f"{_NAMES[method]}: {facts}", highlight=False)
+                        console.print(f"{title_with_shield(method)}: {facts}", highlight=False)
 
                 wait(children, progress)
         except KeyboardInterrupt:
@@ -86,16 +88,13 @@ class Quickstart:
         return 0
 
 
-_NAMES = {"dreamer": "DreamerV3, no shield", "copt": "AMBS + COPT, shield"}
-
-
 def _print(console: Any, result: dict[str, Any], shielded: Path) -> None:
     from rich.table import Table
 
     from ambs.apps.quickstart import SHIELDED, UNSHIELDED
 
     table = Table(title=f"{result['evaluation']['random']['episodes']} evaluation episodes, mean [95 % CI]")
-    for column in ("", "random", _NAMES[UNSHIELDED], _NAMES[SHIELDED]):
+    for column in ("", "random", title_with_shield(UNSHIELDED), title_with_shield(SHIELDED)):
         table.add_column(column)
     sides = ("random", UNSHIELDED, SHIELDED)
     evaluation = result["evaluation"]

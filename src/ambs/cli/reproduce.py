@@ -32,12 +32,12 @@ class Reproduce:
     what: tyro.conf.Positional[Literal["table1", "figure3", "figure4", "appendix"]]
     """Which table or figure."""
     scale: Literal["paper", "small", "tiny"] = "small"
-    """paper: the paper's sizes and 5 seeds. small: its frames, networks of size s, a quarter of its train ratio, one seed;
+    """paper: the paper's sizes and 5 seeds. small: its frames, networks of size xs, a quarter of its train ratio, one seed;
     a day or two on one GPU. tiny: PointWorld for a few hundred steps, to try the command itself."""
     seeds: int | None = None
     """Seeds of each method; None: the scale's."""
     methods: tuple[str, ...] = ()
-    """Only these of its methods: dreamer, ambs, penl, plpg, copt, lag, lag-max."""
+    """Only these of its methods: names that `ambs train --method` knows, and lag-max."""
     tasks: tuple[str, ...] = ()
     """Only these of its tasks."""
     semantics: Literal["corrected", "paper"] = "corrected"

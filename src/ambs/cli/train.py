@@ -41,7 +41,7 @@ class Resume:
         """Train on."""
 
         def again(**hooks: Any) -> Session:
-            from ambs.presets import from_dict
+            from ambs.config.resolve import from_dict
             from ambs.storage.run_folder import RunFolder
 
             prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
@@ -58,8 +58,8 @@ class Resume:
 def parse_train(args: list[str]) -> Train:
     """The `train` verb's settings; flags that change the defaults of others are read first."""
     from ambs.cli.settings import Train
-    from ambs.config import Config
-    from ambs.presets import PRESETS, resolve
+    from ambs.config import PRESETS, Config
+    from ambs.config.resolve import resolve
 
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("--preset", "--semantics", "--method", "--spec", "--shield", "--config"):
@@ -80,13 +80,16 @@ def parse_train(args: list[str]) -> Train:
             settings = Config()
         else:
             raise error
-    return tyro.cli(
+    found = tyro.cli(
         Train,
         prog="ambs train",
         args=args,
         default=Train(settings=settings),
         config=(tyro.conf.FlagCreatePairsOff,),
     )
+    if found.shield is not None and found.settings.shielded != (found.shield == "on"):
+        raise UserError(f"--shield says {found.shield}, but --shielded says {str(found.settings.shielded).lower()}")
+    return found
 
 
 def _refuse_factories(changes: dict[str, Any], args: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from ambs.nn.precision import at_least_float32
 
@@ -190,8 +190,3 @@ class OneHotCategorical(NamedTuple):
     def entropy(self) -> Float[Array, ""]:
         """Shannon entropy, nats."""
         return -(jnp.exp(self.log_probs) * self.log_probs).sum()
-
-
-def action_index(action: Float[Array, "actions"]) -> Int[Array, ""]:
-    """The number of a one-hot action."""
-    return jnp.argmax(action)

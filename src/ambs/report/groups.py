@@ -2,14 +2,10 @@
 
 from dataclasses import dataclass
 
+from ambs.config.methods import METHODS, TITLES
 from ambs.report.runs import Run, flat
 
-NAMES = {
-    "dreamer": "DreamerV3", "lag": "DreamerV3 + LAG", "ambs": "AMBS", "penl": "AMBS + PENL", "plpg": "AMBS + PLPG",
-    "copt": "AMBS + COPT",
-}  # fmt: skip
-"""Methods as the paper calls them, in the order of tables and colours."""
-SHIELDED = frozenset(("ambs", "penl", "plpg", "copt"))
+SHIELDED = frozenset(name for name, method in METHODS.items() if method.shielded)
 """Methods whose shield is on unless it was switched off."""
 INERT = frozenset(
     f"training.{name}"
@@ -40,7 +36,7 @@ class Group:
 
 
 def group_runs(runs: list[Run]) -> dict[str, list[Group]]:
-    """Groups by environment, in the order of `NAMES`; environments in order of name."""
+    """Groups by environment, in the order of `METHODS`; environments in order of name."""
     found: dict[str, list[Group]] = {}
     for env in sorted({run.env for run in runs}):
         here = [run for run in runs if run.env == env]
@@ -52,11 +48,11 @@ def group_runs(runs: list[Run]) -> dict[str, list[Group]]:
 
 
 def colours(grouped: dict[str, list[Group]]) -> dict[str, int]:
-    """A number per label: a method's first one has its place in `NAMES`, so that it looks the same in every report."""
+    """A number per label: a method's first one has its place in `METHODS`, so that it looks the same in every report."""
     found: dict[str, int] = {}
     later = []
     for group in [group for groups in grouped.values() for group in groups]:
-        place = list(NAMES).index(group.method) if group.method in NAMES else None
+        place = list(TITLES).index(group.method) if group.method in TITLES else None
         if place is not None and place not in found.values() and group.label not in found:
             found[group.label] = place
         elif group.label not in found:
@@ -79,7 +75,7 @@ def settings_that_differ(groups: list[Group]) -> dict[str, list[str]]:
 
 
 def _rank(method: str) -> tuple[int, str]:
-    names = list(NAMES)
+    names = list(TITLES)
     return (names.index(method) if method in names else len(names), method)
 
 
@@ -95,7 +91,7 @@ def _variants(env: str, method: str, runs: list[Run]) -> list[Group]:
     groups = []
     for number, (variant, members) in enumerate(zip(variants, configurations.values(), strict=True), start=1):
         kept, doubles = _one_per_seed(members)
-        label = NAMES.get(method, method) + _suffix(method, variant, differing, number)
+        label = TITLES.get(method, method) + _suffix(method, variant, differing, number)
         groups.append(Group(env, method, label, kept, doubles, tuple(sorted(variant.items()))))
     return groups
 

@@ -15,8 +15,8 @@ from ambs.report.outcomes import OUTCOMES, as_json, outcome_of, takes_part
 from ambs.statistics import mean_interval
 
 SOURCE = "Goodall and Belardinelli, AAMAS 2024, Table 1; mean ± 95 % interval over 5 seeds"
-METHODS = ("penl", "plpg", "copt", "lag")
-# Environment, frames: then per method (return, ±), (violations, ±), in the order of `METHODS`.
+COLUMNS = ("penl", "plpg", "copt", "lag")
+# Environment, frames: then per method (return, ±), (violations, ±), in the order of `COLUMNS`.
 TABLE_1 = {
     ("PointGoal1", 1_000_000): (
         ((17.32, 3.29), (9354, 3734)), ((17.76, 2.18), (13937, 1722)), ((18.19, 1.72), (10766, 2877)),
@@ -50,7 +50,7 @@ def beside_the_paper(groups: list[Group], length: int | None = None) -> list[dic
         _row(frames, method, cell, group)
         for frames in lengths
         if frames == lengths[0] or furthest >= frames / 2
-        for method, cell in zip(METHODS, TABLE_1[name, frames], strict=True)
+        for method, cell in zip(COLUMNS, TABLE_1[name, frames], strict=True)
         for group in [group for group in groups if group.method == method] or (None,)
     ]
 

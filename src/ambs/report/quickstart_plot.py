@@ -6,8 +6,9 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-NAMES = {"dreamer": "DreamerV3, no shield", "copt": "AMBS + COPT", "penl": "AMBS + PENL"}
-COLOURS = {"dreamer": "#d62839", "copt": "#1a6fb0", "penl": "#1a6fb0"}
+from ambs.config.methods import METHODS, title_with_shield
+
+COLOURS: dict[str, str] = {name: "#1a6fb0" if method.shielded else "#d62839" for name, method in METHODS.items()}
 
 
 def draw(episodes: dict[str, list[dict[str, Any]]], path: Path) -> None:
@@ -15,7 +16,7 @@ def draw(episodes: dict[str, list[dict[str, Any]]], path: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     for method, rows in episodes.items():
         frames = np.array([row["frames"] for row in rows]) / 1000
-        style = {"color": COLOURS.get(method), "label": NAMES.get(method, method)}
+        style = {"color": COLOURS.get(method), "label": title_with_shield(method)}
         returns = np.array([row["return"] for row in rows])
         left.plot(frames, returns, ".", ms=3, alpha=0.35, color=style["color"])
         left.plot(frames, _smooth(returns), lw=2, **style)

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from ambs.config.migration import migrated
 from ambs.errors import UserError
 from ambs.report.foresight import read_foresight
 from ambs.storage.files import reason
@@ -81,7 +82,7 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """The resolved settings."""
-        return self.record["config"]
+        return migrated(self.record["config"])
 
     @property
     def frames(self) -> int:

@@ -2,9 +2,9 @@
 
 from typing import Any, NamedTuple
 
+from ambs.config.methods import TITLES
 from ambs.report import formatting as cells
 from ambs.report.foresight import LEADS, SCORINGS
-from ambs.report.groups import NAMES
 from ambs.report.outcomes import OUTCOMES
 
 FORESIGHT = "Does imagination foresee danger?"
@@ -69,7 +69,7 @@ def paper(environment: dict[str, Any]) -> Table:
         rows.append(
             [
                 cells.frames(row["frames"]),
-                row["label"] or NAMES[row["method"]],
+                row["label"] or TITLES[row["method"]],
                 cells.plus_minus(row["paper"]["return"]),
                 cells.interval(ours["return"]) if "return" in ours else why,
                 cells.plus_minus(row["paper"]["violations"]),

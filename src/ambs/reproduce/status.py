@@ -55,7 +55,7 @@ def find_run(cell: Cell, out: Path, scale: Scale, semantics: str = "corrected") 
 
 def wanted(cell: Cell, scale: Scale, semantics: str = "corrected") -> dict[str, Any]:
     """All settings that the cell's run has, nested; what `command` makes of it."""
-    from ambs.presets import resolve, to_dict
+    from ambs.config.resolve import resolve, to_dict
 
     changes: dict[str, Any] = {"env": cell.panel.task}
     for name, value in settings(cell, scale):

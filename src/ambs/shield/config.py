@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ambs.config.checks import at_least, one_of, within
 from ambs.errors import UserError
 from ambs.spec.bounds import LARGEST, accept_count, delta_achieved, epsilon_achieved
 from ambs.spec.sequential import BettingTest, betting_test
@@ -16,8 +17,6 @@ MOST_TRACES, MOST_STEPS, MOST_ENTRIES = 100_000, 100_000, 20_000_000
 class ShieldConfig:
     """When an action is accepted (Alg. 2). Defaults: the paper's Δ, ε, δ, T, m; sequential rule; all T steps rolled out."""
 
-    semantics: Literal["corrected", "paper"] = "corrected"
-    """What these settings follow: the paper with its slips repaired, or what its code did. A name only; the fields decide."""
     safety_level: float = 0.1
     """Δ: an accepted action keeps Ψ for the whole horizon with probability at least 1 − Δ."""
     asked: float | None = None
@@ -65,8 +64,7 @@ class ShieldConfig:
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise UserError(f"{name} must be one of {', '.join(map(str, choices))}, got {getattr(self, name)!r}")
+            one_of(name, getattr(self, name), choices)
         if not 1 <= self.horizon <= LARGEST:
             raise UserError(f"the horizon T must be a whole number of at least 1, got {self.horizon}")
         if self.rolled is not None and not 1 <= self.rolled <= self.horizon:
@@ -79,12 +77,10 @@ class ShieldConfig:
             )
         if self.steps > MOST_STEPS:
             raise UserError(f"at most {MOST_STEPS} steps can be rolled out, got {self.steps}")
-        if self.hold < 1:
-            raise UserError(f"hold must be at least 1 step, got {self.hold}")
-        if not 0 < self.discount < 1 or not 0 < self.cost < math.inf:
-            raise UserError(f"discount must lie in (0, 1) and cost above 0, got {self.discount} and {self.cost}")
-        if not -1 < self.threshold_exponent <= 0:
-            raise UserError(f"threshold_exponent must lie in (-1, 0], got {self.threshold_exponent}")
+        at_least(self, 1, "hold")
+        within(self, "(0, 1)", "discount")
+        within(self, "(0, inf)", "cost")
+        within(self, "(-1, 0]", "threshold_exponent")
         thresholds = self.label_threshold if isinstance(self.label_threshold, tuple) else (self.label_threshold,)
         if not all(0 < threshold <= 1 for threshold in thresholds):
             raise UserError(f"label_threshold must lie in (0, 1], got {self.label_threshold}")
@@ -175,7 +171,6 @@ def _check_size(traces: int, chunk: int) -> None:
 
 
 _CHOICES = {
-    "semantics": ("corrected", "paper"),
     "rule": ("sequential", "fixed"),
     "labels": ("mode", "sample", "mean"),
     "critics": (None, "max", "min"),
@@ -187,7 +182,6 @@ _CHOICES = {
 def paper_semantics() -> ShieldConfig:
     """What the authors' code did: 15 steps and critics, fixed m, expected costs, first action re-drawn per trace."""
     return ShieldConfig(
-        semantics="paper",
         rule="fixed",
         labels="mean",
         rolled=15,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ambs.errors import UserError
-from ambs.storage.arrays import Arrays, flatten, restore, to_bytes
+from ambs.storage.arrays import Arrays, to_bytes
 from ambs.storage.files import TEMPORARY, reason, sync_folder, write_atomic, write_synced
 from ambs.storage.manifest import (
     FOLDER,
@@ -28,8 +28,6 @@ from ambs.storage.manifest import (
     verify,
     write_manifest,
 )
-
-__all__ = ["Arrays", "Checkpoint", "LeftoversError", "flatten", "load", "restore", "rewind", "save"]
 
 REPLAY = "replay"
 RECHECKED = 1 << 26

@@ -14,9 +14,9 @@ from ambs.acting.adapter import Interface
 from ambs.acting.fitting import check_meta, fitting
 from ambs.acting.worlds import check_world
 from ambs.config import Config
+from ambs.config.resolve import changed, from_dict, to_dict
 from ambs.errors import DISK_FAILED, RunError, UserError
 from ambs.forks import refuse_after_fork
-from ambs.presets import changed, from_dict, to_dict
 from ambs.storage import checkpoint
 from ambs.storage.binding import SETTINGS, bind, check_bound
 from ambs.storage.files import finite, reason, to_json, write_atomic

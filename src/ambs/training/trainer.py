@@ -2,7 +2,7 @@
 
 One turn of the wheel: add the latest row to the replay buffer, start `act` on the device, start the updates that are due
 behind it, and step the environments while those run. A batch therefore never holds the step that is being played: the lag is
-always one step, and a run is deterministic. Only this module touches clocks, environments and disks.
+always one step, and a run is deterministic. Clocks and environments are touched here, disks by `session`.
 """
 
 import functools

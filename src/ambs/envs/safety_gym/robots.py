@@ -111,8 +111,6 @@ CAR = Robot(
 )
 """Two driven wheels and a ball to rest on; the actions are the torques left and right. It faces −y."""
 
-ROBOTS = {robot.name: robot for robot in (POINT, CAR)}
-
 
 @functools.cache
 def build_model(robot: Robot, vases: int, sleep: bool = True) -> mujoco.MjModel:
@@ -120,11 +118,8 @@ def build_model(robot: Robot, vases: int, sleep: bool = True) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(mjcf(robot, vases, sleep))
 
 
-def mjcf(robot: Robot, vases: int, sleep: bool = True, scenery: str = "") -> str:
-    """The model as MJCF text; `scenery` is put into the world body and must not collide.
-
-    With `sleep`, vases at rest are left out of the computation, where this MuJoCo can do that.
-    """
+def mjcf(robot: Robot, vases: int, sleep: bool = True) -> str:
+    """The model as MJCF text; with `sleep`, vases at rest are left out of the computation, where this MuJoCo can do that."""
     can_sleep = sleep and hasattr(mujoco.mjtEnableBit, "mjENBL_SLEEP")
     flag = '<flag sleep="enable"/>' if can_sleep else ""
     limits = f'ctrllimited="true" ctrlrange="-1 1" forcelimited="true" forcerange="{-robot.force} {robot.force}"'
@@ -141,7 +136,7 @@ def mjcf(robot: Robot, vases: int, sleep: bool = True, scenery: str = "") -> str
         <geom name="floor" type="plane" size="3.5 3.5 0.1"/>
         <body name="robot" pos="0 0 {ROBOT_HEIGHT}">
           <site name="robot" size="0.03"/>{robot.body}
-        </body>{"".join(_vase(index) for index in range(vases))}{scenery}
+        </body>{"".join(_vase(index) for index in range(vases))}
       </worldbody>
       <actuator>{robot.actuators}
       </actuator>

@@ -1,4 +1,4 @@
-"""Named settings and how they combine: preset, then semantics, then method, then what the user says."""
+"""How settings combine: preset, then semantics, then method, then what the user says; and to plain data and back."""
 
 import dataclasses
 import difflib
@@ -8,86 +8,73 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from ambs.config import AgentConfig, Config, Method, ModelConfig, TrainingConfig
+from ambs.config.checks import one_of
+from ambs.config.methods import METHODS
+from ambs.config.migration import migrated
+from ambs.config.presets import PRESETS
+from ambs.config.settings import Config
 from ambs.errors import UserError
-from ambs.shield.config import ShieldConfig, paper_semantics
+from ambs.shield.config import paper_semantics
 from ambs.spec.parser import parse_property
 from ambs.spec.pctl import Always, Probability
 
-METHODS: tuple[Method, ...] = typing.get_args(Method)
-SHIELDED = ("ambs", "penl", "plpg", "copt")
-"""Methods whose shield is on unless it is switched off."""
-
-
-def quickstart() -> Config:
-    """`point_world` on two cores, in minutes."""
-    return Config(
-        env="ambs/PointWorld-v0",
-        obs="vector",
-        method="copt",
-        model=ModelConfig(size="xxs", learning_rate=2e-3, standardise=False, vector_scale=100.0, label_scale=10.0),
-        agent=AgentConfig(alpha=1.0, learning_rate=5e-4, imagination=8, imagine_from=64, discount=0.95),
-        shield=ShieldConfig(
-            safety_level=0.3, approximation_error=0.1, horizon=3, chunk=50, traces=200, discount=0.95, cost=0.8
-        ),
-        training=TrainingConfig(
-            frames=80_000,
-            action_repeat=4,
-            prefill=800,
-            batch=16,
-            length=16,
-            train_ratio=96.0,
-            updates_per_call=6,
-            capacity=100_000,
-            log_every=2000,
-            checkpoint_every=20_000,
-            calibrate_every=240,
-            calibration_windows=512,
-            false_flags=0.01,
-        ),
-    )
-
-
-def default() -> Config:
-    """The paper's tasks on one GPU in well under an hour: with what has been seen to learn there (docs/experiments.md)."""
-    return Config(
-        model=ModelConfig(size="xs", learning_rate=3e-4, label_scale=10.0),
-        agent=AgentConfig(learning_rate=1e-4, lag_mu=5e-6, lag_sigma=0.0),
-        shield=ShieldConfig(cost=0.3),
-        training=TrainingConfig(envs=16, batch=8, length=64, train_ratio=64.0, mirror=True, calibration_context=32),
-    )
-
-
-def paper_scale() -> Config:
-    """The paper's sizes and amounts."""
-    return Config()
-
-
-PRESETS = {"quickstart": quickstart, "default": default, "paper-scale": paper_scale}
+SEMANTICS = ("corrected", "paper")
 
 
 def resolve(
     preset: str = "default",
     *,
-    semantics: str = "corrected",
+    semantics: str | None = None,
     method: str | None = None,
     size: str | None = None,
     shield: str | None = None,
     spec: str | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The settings of a run; `changes` is a nested mapping of fields, as in a config file, and has the last word."""
-    config = PRESETS[_one_of("preset", preset, tuple(PRESETS))]()
-    if _one_of("semantics", semantics, ("corrected", "paper")) == "paper":
+    """The settings of a run; `changes` is a nested mapping of fields, as in a config file, and has the last word.
+
+    A method or semantics in `changes` is applied as such, with all that belongs to it; what contradicts it is refused.
+    """
+    changes = changes or {}
+    config = PRESETS[one_of("preset", preset, PRESETS)]()
+    if _agreed("semantics", semantics, changes, SEMANTICS, config.semantics) == "paper":
         config = with_paper_semantics(config)
-    config = with_method(config, method or config.method)
+    config = with_method(config, _agreed("method", method, changes, METHODS, config.method))
     if size is not None:
         config = changed(config, {"model": {"size": size}})
     if spec is not None:
         config = with_spec(config, spec)
     if shield is not None:
-        config = changed(config, {"shielded": _one_of("shield", shield, ("on", "off")) == "on"})
-    return changed(config, changes or {})
+        config = changed(config, {"shielded": one_of("shield", shield, ("on", "off")) == "on"})
+    _refuse_contradictions(config, changes)
+    return changed(config, migrated(changes))
+
+
+def _agreed(name: str, told: str | None, changes: Mapping[str, Any], choices: Any, usual: str) -> str:
+    """A choice that may be told directly and among the changes; both must say the same."""
+    if told is not None:
+        one_of(name, told, choices)
+    if name not in changes:
+        return usual if told is None else told
+    changed_to = one_of(name, changes[name], choices)
+    if told not in (None, changed_to):
+        raise UserError(f"{name} is asked to be {told}, but the file or changes say {name} {changed_to}")
+    return changed_to
+
+
+def _refuse_contradictions(config: Config, changes: Mapping[str, Any]) -> None:
+    """`config` has its method and semantics already; a penalty that is not the method's is refused by `Config` itself."""
+    shield = changes.get("shield")
+    there = shield.get("semantics", config.semantics) if isinstance(shield, Mapping) else config.semantics
+    if there != config.semantics:
+        raise UserError(f"semantics is {config.semantics}, but shield.semantics is {_short(there)}")
+    wanted = changes.get("shielded", config.shielded)
+    if isinstance(wanted, bool) and wanted != config.shielded:
+        usual, other = ("on", "off") if config.shielded else ("off", "on")
+        raise UserError(
+            f"method {config.method} is to have its shield {usual}, but shielded is {str(wanted).lower()}: "
+            f"say --shield {other} (shield={other!r}) if you mean it"
+        )
 
 
 def with_paper_semantics(config: Config) -> Config:
@@ -118,20 +105,12 @@ def with_paper_semantics(config: Config) -> Config:
     )
 
 
-def with_method(config: Config, method: str) -> Config:
-    """One of the paper's methods: its policy gradient, and whether the shield is on."""
-    _one_of("method", method, METHODS)
-    replace = dataclasses.replace
-    penalty: Any = "none" if method in ("ambs", "dreamer") else method
-    # The Lagrangian counts violations: C = 1, so that its limit d is a number of them.
-    shield = replace(config.shield, cost=1.0) if method == "lag" else config.shield
-    return replace(
-        config,
-        method=typing.cast(Method, method),
-        agent=replace(config.agent, penalty=penalty),
-        shield=shield,
-        shielded=method in SHIELDED,
-    )
+def with_method(config: Config, name: str) -> Config:
+    """One of the paper's methods: its policy gradient, whether the shield is on, and its own settings."""
+    method = METHODS[one_of("method", name, METHODS)]
+    agent = dataclasses.replace(config.agent, penalty=method.penalty)
+    named = dataclasses.replace(config, method=typing.cast(Any, name), agent=agent, shielded=method.shielded)
+    return changed(named, method.changes)
 
 
 def with_spec(config: Config, text: str) -> Config:
@@ -160,8 +139,8 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
-    """The settings that `to_dict` wrote."""
-    return changed(Config(), data)
+    """The settings that `to_dict` wrote, in this version or an earlier one."""
+    return changed(Config(), migrated(data))
 
 
 def changed(config: Any, changes: Mapping[str, Any], where: str = "") -> Any:
@@ -225,11 +204,3 @@ def _words(hint: Any) -> str:
         return " or ".join(_words(option) for option in options)
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
     return names.get(hint, "a list of numbers")
-
-
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        near = difflib.get_close_matches(value, choices, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")
-    return value

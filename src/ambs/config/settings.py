@@ -1,15 +1,15 @@
 """Settings of a run: nested frozen dataclasses, the paper's values as defaults (its appendix "Hyperparameters")."""
 
 import math
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import tyro
 
+from ambs.config.checks import LARGEST, above, all_finite, at_least, one_of, within
+from ambs.config.methods import METHODS, MethodName, PenaltyName
 from ambs.errors import UserError
 from ambs.shield.config import ShieldConfig
-
-Method = Literal["ambs", "penl", "plpg", "copt", "lag", "dreamer"]
 
 
 @dataclass(frozen=True)
@@ -79,23 +79,14 @@ class ModelConfig:
     clip: float = 1000.0
 
     def __post_init__(self) -> None:
-        if self.size not in SIZES:
-            raise UserError(f"size must be one of {', '.join(SIZES)}, got {self.size!r}")
-        _all_finite(self)
-        for name in ("positive_weight", "adam_eps", "clip"):
-            _above(name, getattr(self, name), 0)
-        _at_least("open_loop_starts", self.open_loop_starts, 1)
-        for name in (
-            "learning_rate",
-            "grades",
-            "open_loop",
-            "vector_scale",
-            "label_scale",
-            "dyn_scale",
-            "rep_scale",
-            "free_nats",
-        ):
-            _at_least(name, getattr(self, name), 0)
+        one_of("size", self.size, SIZES)
+        all_finite(self)
+        above(self, 0, "positive_weight", "adam_eps", "clip")
+        at_least(self, 1, "open_loop_starts")
+        at_least(
+            self, 0, "learning_rate", "grades", "open_loop", "vector_scale", "label_scale", "dyn_scale", "rep_scale"
+        )
+        at_least(self, 0, "free_nats")
 
     @property
     def widths(self) -> Size:
@@ -107,7 +98,8 @@ class ModelConfig:
 class AgentConfig:
     """Actors, critics and the penalty."""
 
-    penalty: Literal["none", "penl", "plpg", "copt", "lag"] = "copt"
+    penalty: PenaltyName = "copt"
+    """What the task policy is taught about cost; it is the method's, and set by it."""
     alpha: float | None = None
     """Penalty coefficient α; None: 1.0, for plpg .8."""
     kappa: float = 0.01
@@ -151,19 +143,12 @@ class AgentConfig:
     """`min`: μ ← min{μ(1+σ), 1}. `max`, the paper's code: μ ← max{μ(1+σ), 1}, with ψ per state."""
 
     def __post_init__(self) -> None:
-        _all_finite(self)
-        for name in ("imagination", "imagine_from"):
-            if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
-        for name in ("kappa", "adam_eps", "clip", "norm_limit", "backup_norm_limit", "unsafe_weight"):
-            _above(name, getattr(self, name), 0)
-        for name in ("learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma"):
-            _at_least(name, getattr(self, name), 0)
-        for name in ("lam", "ema_decay", "norm_decay"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        if not 0 < self.discount < 1:
-            raise UserError(f"discount must lie in (0, 1), got {self.discount}")
+        all_finite(self)
+        at_least(self, 1, "imagination", "imagine_from")
+        above(self, 0, "kappa", "adam_eps", "clip", "norm_limit", "backup_norm_limit", "unsafe_weight")
+        at_least(self, 0, "learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma")
+        within(self, "[0, 1]", "lam", "ema_decay", "norm_decay")
+        within(self, "(0, 1)", "discount")
 
     @property
     def penalty_weight(self) -> float:
@@ -233,32 +218,15 @@ class TrainingConfig:
     """Log to Weights & Biases too; needs the extra `wandb`."""
 
     def __post_init__(self) -> None:
-        positive = (
-            "frames",
-            "envs",
-            "action_repeat",
-            "batch",
-            "length",
-            "updates_per_call",
-            "capacity",
-            "log_every",
-            "keep",
+        at_least(
+            self, 1, "frames", "envs", "action_repeat", "batch", "length", "updates_per_call", "capacity", "log_every"
         )
-        for name in positive:
-            _at_least(name, getattr(self, name), 1)
-        for name in ("prefill", "shield_from", "calibrate_every", "checkpoint_every", "max_skipped", "max_faults"):
-            _at_least(name, getattr(self, name), 0)
-        _all_finite(self)
-        for name in ("train_ratio", "env_timeout"):
-            _above(name, getattr(self, name), 0)
-        for name in ("calibration_windows", "calibration_context"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("false_flags", "false_alarms"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        if self.early_ratio is not None:
-            _above("early_ratio", self.early_ratio, 0)
-        _at_least("early_frames", self.early_frames, 0)
+        at_least(self, 1, "keep", "calibration_windows", "calibration_context")
+        at_least(self, 0, "prefill", "shield_from", "calibrate_every", "checkpoint_every", "max_skipped", "max_faults")
+        at_least(self, 0, "early_frames")
+        all_finite(self)
+        above(self, 0, "train_ratio", "env_timeout", "early_ratio")
+        within(self, "[0, 1]", "false_flags", "false_alarms")
         if self.capacity < self.envs * self.length:
             raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
 
@@ -267,30 +235,6 @@ class TrainingConfig:
         early = min(steps, self.early_frames // self.action_repeat) if self.early_ratio is not None else 0
         replayed = early * (self.early_ratio or 0.0) + (steps - early) * self.train_ratio
         return math.floor(replayed / (self.batch * self.length))
-
-
-LARGEST = 2**53
-"""Of whole numbers: beyond it JSON and floats no longer tell them apart."""
-
-
-def _at_least(name: str, value: int | float, least: int | float) -> None:
-    if not value >= least:
-        raise UserError(f"{name} must be at least {least}, got {value}")
-
-
-def _above(name: str, value: int | float, bound: int | float) -> None:
-    if not value > bound:
-        raise UserError(f"{name} must be above {bound}, got {value}")
-
-
-def _all_finite(settings: Any) -> None:
-    """Refuse NaN, infinity, and whole numbers that nobody means."""
-    for field_ in fields(settings):
-        value = getattr(settings, field_.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{field_.name} must be a finite number, got {value}")
-        if isinstance(value, int) and abs(value) > LARGEST:
-            raise UserError(f"{field_.name} must be at most {LARGEST}, got {value}")
 
 
 @dataclass(frozen=True)
@@ -307,7 +251,7 @@ class Config:
     """What the agent sees."""
     cameras: Literal["front", "front+back"] = "front"
     """Where a Safety Gym robot's cameras look; with both, a picture has six channels."""
-    method: Method = "copt"
+    method: MethodName = "copt"
     """penl, plpg, copt: AMBS with that policy gradient; ambs: shield only; lag: augmented Lagrangian; dreamer: neither."""
     semantics: Literal["corrected", "paper"] = "corrected"
     """The paper with its slips repaired, or what its code did. A name only; the other fields decide."""
@@ -319,5 +263,11 @@ class Config:
     """Worlds, weights, noise: everything."""
 
     def __post_init__(self) -> None:
-        _all_finite(self)
-        _at_least("seed", self.seed, 0)
+        all_finite(self)
+        at_least(self, 0, "seed")
+        taught = METHODS[one_of("method", self.method, METHODS)].penalty
+        if self.agent.penalty != taught:
+            raise UserError(f"method {self.method} has the penalty {taught}, but agent.penalty is {self.agent.penalty}")
+
+
+__all__ = ["LARGEST", "SIZES", "AgentConfig", "Config", "ModelConfig", "ShieldConfig", "Size", "TrainingConfig"]

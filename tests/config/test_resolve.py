@@ -1,13 +1,18 @@
 """How settings combine, and what is said about bad ones."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from ambs.config import Config
+from ambs.config import METHODS, PRESETS, Config, MethodName
+from ambs.config.resolve import changed, from_dict, resolve, to_dict
 from ambs.errors import UserError
-from ambs.presets import METHODS, PRESETS, SHIELDED, changed, from_dict, resolve, to_dict
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -16,8 +21,78 @@ from ambs.presets import METHODS, PRESETS, SHIELDED, changed, from_dict, resolve
 def test_every_combination_survives_json(preset, semantics, method):
     config = resolve(preset, semantics=semantics, method=method)
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
-    assert config.shielded == (method in SHIELDED)
+    assert config.shielded == (method not in ("lag", "dreamer"))
     assert config.agent.penalty == {"ambs": "none", "dreamer": "none"}.get(method, method)
+    # In a file it is the same method, and what such a file makes can be given as one again.
+    assert resolve(preset, changes={"method": method, "semantics": semantics}) == config
+    assert resolve(preset, changes=json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "words"),
+    [
+        (
+            {},
+            {"method": "lag", "agent": {"penalty": "copt"}},
+            "method lag has the penalty lag, but agent.penalty is copt",
+        ),
+        ({}, {"agent": {"penalty": "lag"}}, "method copt has the penalty copt, but agent.penalty is lag"),
+        ({"method": "copt"}, {"method": "lag"}, "method is asked to be copt, but .* method lag"),
+        (
+            {"semantics": "corrected"},
+            {"semantics": "paper"},
+            "semantics is asked to be corrected, but .* semantics paper",
+        ),
+        ({}, {"shield": {"semantics": "paper"}}, "semantics is corrected, but shield.semantics is 'paper'"),
+        ({}, {"method": "lag", "shielded": True}, "method lag .* shield off, but shielded is true: say --shield on"),
+        ({"shield": "off"}, {"shielded": True}, "method copt .* shield off, but shielded is true"),
+        ({}, {"shielded": False}, "method copt .* shield on, but shielded is false: say --shield off"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(asked, changes, words):
+    with pytest.raises(UserError, match=words):
+        resolve("quickstart", **asked, changes=changes)
+
+
+def test_a_shield_that_is_asked_for_is_there():
+    for shield, method in (("on", "lag"), ("off", "copt")):
+        config = resolve("default", method=method, shield=shield)
+        assert config.shielded == (shield == "on")
+        assert resolve("default", shield=shield, changes=to_dict(config)) == config
+
+
+def test_settings_of_another_method_than_they_say_cannot_be_made():
+    with pytest.raises(UserError, match="method lag has the penalty lag"):
+        Config(method="lag")
+    with pytest.raises(UserError, match="method lag has the penalty lag"):
+        from_dict({"method": "lag"})
+
+
+def test_results_of_earlier_versions_load():
+    """Their settings name the semantics twice, which today's do not; nothing else of what they say is lost."""
+    files = sorted((ROOT / "results").rglob("config.json"))
+    assert files
+    for file in files:
+        record = json.loads(file.read_text())
+        config = record["config"]
+        config["shield"].pop("semantics", None)
+        loaded = to_dict(from_dict(json.loads(file.read_text())["config"]))
+        for name, value in config.items():
+            mine = loaded[name] if isinstance(value, dict) else {name: loaded[name]}
+            assert (value if isinstance(value, dict) else {name: value}).items() <= _as_json(mine).items(), file
+        assert loaded["method"] == record["method"]
+
+
+def _as_json(value):
+    return json.loads(json.dumps(value))
+
+
+def test_the_registry_is_what_the_documentation_shows():
+    assert tuple(METHODS) == get_args(MethodName)
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([^|]+) \| (on|off) \|", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE
+    )
+    assert rows == [(name, one.title, "on" if one.shielded else "off") for name, one in METHODS.items()]
 
 
 def test_the_papers_semantics_follow_its_code():
@@ -78,7 +153,7 @@ def test_other_properties_are_refused(text):
         ({"agent": {"discount": "high"}}, "agent.discount must be a number, got 'high'"),
         ({"training": {"envs": True}}, "training.envs must be a whole number"),
         ({"training": {"envs": 0}}, "envs must be at least 1"),
-        ({"method": "ppo"}, "method must be one of ambs, penl"),
+        ({"method": "ppo"}, "method must be one of dreamer, lag"),
         ({"model": {"size": "xxl"}}, "model.size must be one of xxs"),
         ({"seed": -1}, "seed must be at least 0"),
     ],

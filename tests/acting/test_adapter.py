@@ -194,6 +194,8 @@ def test_sensors_that_only_the_decoder_meets():
     assert Interface.from_dict(json.loads(json.dumps(found.to_dict()))).spec == found.spec
     watched = make_envs(config, 1)
     assert watched.single_observation_space.shape == (64, 64, 3)
+    # Who plays and does not learn needs no sensors.
+    assert interface(watched, config, learning=False).to_dict()["psi"] == found.to_dict()["psi"]
     watched.close()
     with tiny_sizes():
         model = WorldModel(found.spec, config.model, key=fresh())

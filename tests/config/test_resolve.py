@@ -167,3 +167,13 @@ def test_numbers_and_lists_are_taken_as_meant():
     config = changed(Config(), {"agent": {"entropy": 1}, "shield": {"label_threshold": [0.2, 0.3]}})
     assert config.agent.entropy == 1.0
     assert config.shield.label_threshold == (0.2, 0.3)
+
+
+def test_a_run_from_before_a_setting_goes_on_as_it_began():
+    """The least range of the backup policy's returns was that of all others, and the way out of a hazard was drawn."""
+    stored = to_dict(resolve("default"))
+    del stored["agent"]["backup_norm_limit"], stored["shield"]["leave"]
+    found = from_dict(stored)
+    assert found.agent.backup_norm_limit * found.shield.cost == pytest.approx(found.agent.norm_limit)
+    assert found.shield.leave == "sample"
+    assert from_dict(to_dict(resolve("default"))) == resolve("default")

@@ -150,7 +150,7 @@ def test_labels_drawn_need_not_be_drawn():
         return jnp.stack([0.1 * state, 0.0 * state])[None], jnp.where(state == ends, 0.0, 1.0)
 
     moves = SplitDynamics(lambda key: jax.random.uniform(key), script, lambda state: state, read)
-    settings = ShieldConfig(horizon=3, label_threshold=0.25)
+    settings = ShieldConfig(horizon=3, labels="mode", label_threshold=0.25)
     problem = ShieldProblem(rollout(moves, 3), constant([0.0]), constant([0.0]), NEITHER, TWO, settings)
     for ends, risk, cost in (
         (9, 1 - 0.9 * 0.8 * 0.7, 0.1 + 0.5 * 0.2 + 0.25 * 0.3),

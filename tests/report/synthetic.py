@@ -61,7 +61,7 @@ def make_run(
         }  # fmt: skip
         if level is not None:
             auroc = {"labels/auroc": 0.8, "trained/auroc": 0.9, "memorised/auroc": 0.1, "labels/detected": 0.6}
-            row |= auroc | {"labels/optimism": 0.7, "labels/unsafe_windows": 0.2, "shield/level": level}
+            row |= auroc | {"labels/imagined_per_real": 0.7, "labels/unsafe_windows": 0.2, "shield/level": level}
         run.log_metrics(row | {f"more/{name}": rng.normal() for name in range(names)})
     length = frames // episodes
     for index in range(episodes):

@@ -196,7 +196,7 @@ def test_the_level_in_force_is_told_with_its_reason(tmp_path):
     assert part["levels"][2]["in_force"] == [0.25, 0.45]
     shown = [panel["key"] for panel in part["panels"] if panel["section"] == FORESIGHT]
     assert shown[:3] == ["labels/auroc", "trained/auroc", "memorised/auroc"]
-    assert shown[3:] == ["labels/detected", "labels/optimism", "shield/level"]
+    assert shown[3:] == ["labels/detected", "labels/imagined_per_real", "shield/level"]
     assert MOST_LENIENT == HIGHEST_LEVEL
     for wrong in ({}, {"safety_level": "<b>"}, {"safety_level": True}, 7):
         make_run(tmp_path / "odd", level=0.3, config={"shield": wrong}, seed=len(str(wrong)))

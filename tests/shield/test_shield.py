@@ -148,7 +148,27 @@ def test_levels_that_calibration_may_put_in_force():
     there = config.at_level(levels[number])
     assert run(coin_problem(0.0, there), proposed).overridden.tolist() == [False]
     assert there.asked == 0.1
-    assert "0.1 that was asked for" in there.caveat
+    assert "instead of the 0.1 that was asked for: its model is too blurred for less" in there.caveat
+    assert "never judged" in config.at_level(levels[-1]).caveat
+    assert "asked for" in (both := paper_semantics().at_level(0.5).caveat)
+    assert "no theorem applies" in both
+    fixed = ShieldConfig(labels="sample", rule="fixed")
+    assert accepted_risks(fixed)[-1] > 0.8  # Up to Δ − ε of the traces, .98 − .09.
+    assert fixed.at_level(0.5).as_asked() == fixed
+    assert ShieldConfig(safety_level=0.99, approximation_error=0.5).levels() == (0.99,)
+    for wrong in (-1, 24):
+        with pytest.raises(UserError, match="level in force"):
+            coin_problem(0.0, config, level=jnp.array(wrong))
+        safe = jax.jit(
+            lambda level: shield(
+                at(KEY, 5),
+                jnp.zeros((1, 1)),
+                jnp.zeros((1, 2)),
+                coin_problem(0.0, config, level=level),
+                jnp.zeros((1, 2), bool),
+            )
+        )
+        assert safe(jnp.array(wrong)).reason.tolist() == [Reason.NON_FINITE]
     assert there.at_level(levels[-1]).asked == 0.1
     assert config.at_level(0.1) is config
     assert there.as_asked() == config.as_asked() == config

@@ -86,7 +86,7 @@ def test_quality_by_hand():
         "unsafe_windows": 0.6,
         "auroc": 0.875,  # risks .3, .2 of windows that fail against .2, .1 of safe ones: 3 of 4 pairs, and one tie
         "detected": 0.5,  # above .2, the highest risk of a safe window, lies .3 alone
-        "optimism": 0.4,  # .9 + .1 + .6 imagined, 4 real
+        "imagined_per_real": 0.4,  # .9 + .1 + .6 imagined, 4 real
     }
 
 
@@ -105,6 +105,9 @@ def test_the_level_in_force_keeps_the_budget_of_false_alarms(share, expected):
     assert level(risk <= 0.5, 3) == min(expected, 1 if share < 0.8 else 0)
     # Too few safe windows: the level stays.
     assert level(risk < 0.1, 2) == 2
+    # A risk that is no number tells nothing: the level stays, too.
+    broken = jnp.asarray(risk).at[500].set(jnp.nan)
+    assert int(calibrate_level(broken, jnp.ones(1001, bool), share, accepted, jnp.array(1))) == 1
 
 
 def test_safe_windows_by_hand():

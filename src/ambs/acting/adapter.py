@@ -159,10 +159,10 @@ class Interface:
         return Experience(**fields)
 
 
-def interface(envs: LabelledVectorEnv, config: Config) -> Interface:
-    """Read the spaces of an environment."""
+def interface(envs: LabelledVectorEnv, config: Config, *, learning: bool = True) -> Interface:
+    """Read the spaces of an environment; where nobody learns, they need not show what only the decoder meets."""
     observation = _observation(envs.single_observation_space)
-    if config.model.also_predict == "sensors":
+    if learning and config.model.also_predict == "sensors":
         if config.obs != "vision" or not (observation.image and observation.vector):
             raise UserError(
                 "also_predict=sensors is for agents that see pictures (obs vision) of a world that has a vector of sensors too"

@@ -29,6 +29,8 @@ from ambs.storage.arrays import restore
 from ambs.storage.binding import check_bound
 from ambs.storage.run_folder import RunFolder
 
+NEUTRAL = {"hold", "leave", "traces", "chunk", "label_threshold"}
+"""Settings of a shield that leave the level in force what it was calibrated for."""
 LARGEST_BATCH = 1_000_000
 BUSY = "this agent is deciding in another thread at the moment: load one for each thread"
 
@@ -79,7 +81,7 @@ class Agent:
     def behind(self, **shield: Any) -> "Agent":
         """The same agent behind another shield: fields of `ShieldConfig` by name."""
         config = self.config
-        if {"safety_level", "labels"} & set(shield):  # The level in force was calibrated for something else.
+        if set(shield) - NEUTRAL:  # The level in force was calibrated for something else.
             config = dataclasses.replace(config, shield=config.shield.as_asked())
         config = changed(config, {"shield": shield})
         player = self.player

@@ -66,7 +66,7 @@ def evaluate(
 
 def _refuse_another_world(agent: Agent, envs: Any) -> None:
     """Refuse an environment whose Ψ, atoms or actions are not those the agent was made for: its shield would guard another."""
-    ours, theirs = interface(envs, agent.config).to_dict(), agent.interface.to_dict()
+    ours, theirs = interface(envs, agent.config, learning=False).to_dict(), agent.interface.to_dict()
     for name in ("atoms", "psi", "actions", "discrete", "low", "high"):
         if ours[name] != theirs[name]:
             raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from dataclasses import dataclass
@@ -129,12 +130,13 @@ class Evaluate:
 
         changes: dict[str, Any] = {} if self.labels is None else {"labels": self.labels}
         if self.spec is not None:
+            config = dataclasses.replace(config, shield=config.shield.as_asked())
             wanted = with_spec(config, self.spec)
             if wanted.psi is None or parse_formula(wanted.psi) != psi:
                 raise UserError(f"this agent was trained for the formula {psi}, and cannot be held to {wanted.psi}")
             names = ("safety_level", "approximation_error", "horizon", "rolled")
             changes |= {name: getattr(wanted.shield, name) for name in names}
-            error = config.shield.as_asked().approximation_error
+            error = config.shield.approximation_error
             if error < changes["safety_level"]:
                 changes["approximation_error"] = error
         return changes

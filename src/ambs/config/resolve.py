@@ -10,7 +10,7 @@ from typing import Any
 
 from ambs.config.checks import one_of
 from ambs.config.methods import METHODS
-from ambs.config.migration import migrated
+from ambs.config.migration import completed, migrated
 from ambs.config.presets import PRESETS
 from ambs.config.settings import Config
 from ambs.errors import UserError
@@ -140,7 +140,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Config:
     """The settings that `to_dict` wrote, in this version or an earlier one."""
-    return changed(Config(), migrated(data))
+    return changed(Config(), completed(migrated(data)))
 
 
 def changed(config: Any, changes: Mapping[str, Any], where: str = "") -> Any:

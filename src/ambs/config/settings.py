@@ -177,7 +177,7 @@ class TrainingConfig:
     train_ratio: float = 512.0
     """Replayed steps per agent step; updates per agent step are this over batch × length."""
     early_ratio: float | None = None
-    """The ratio for the first `early_frames` instead; None: the same throughout."""
+    """The ratio for the first `early_frames` after the prefill instead; None: the same throughout."""
     early_frames: int = 100_000
     mirror: bool = False
     """Whether every other replayed sequence is mirrored, left for right, where the environment says how: another true episode."""

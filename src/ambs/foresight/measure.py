@@ -59,7 +59,7 @@ def measure(
         return {"seed": seed, "steps": steps // share, "on_step": lambda done: progress(what, done, whole)}
 
     record = play(agent, episodes=episodes, traces=traces, keep_every=KEEP_EVERY, **watched("the task policy plays"))
-    found = {**_facts(agent, record, traces, seed), **foresight_figures(record, agent.config.shield.horizon)}
+    found = {**_facts(agent, trained, record, traces, seed), **foresight_figures(record, agent.config.shield.horizon)}
     found["by_step"] = by_step(agent, record, seed, progress)
     backup = play(agent, episodes=few, traces=traces, policy="backup", **watched("the backup policy plays", 4))
     found["costs"] = {name: _costs(agent, one) for name, one in {"task": record, "backup": backup}.items()}
@@ -142,7 +142,7 @@ def _is_small(env: str) -> bool:
     return ":" not in env and gymnasium.spec(full_id(env)).entry_point in SMALL_WORLDS.values()
 
 
-def _facts(agent: Agent, record: Record, traces: int, seed: int) -> dict[str, Any]:
+def _facts(agent: Agent, trained: Agent, record: Record, traces: int, seed: int) -> dict[str, Any]:
     shield = agent.config.shield
     return {
         "env": agent.config.env,
@@ -150,8 +150,8 @@ def _facts(agent: Agent, record: Record, traces: int, seed: int) -> dict[str, An
         "horizon": shield.horizon,
         "checkpoint": agent.frames,
         "shield_labels": shield.labels,
-        "level": shield.safety_level,
-        "asked": shield.as_asked().safety_level,
+        "level": trained.config.shield.safety_level,
+        "asked": trained.config.shield.as_asked().safety_level,
         "traces": traces,
         "seed": seed,
         "episodes": int(record.episode.max()) + 1,

@@ -67,7 +67,7 @@ PANELS = (
     _share("trained/auroc", "AUROC on replayed rows", "the same on what was learnt from", FORESIGHT),
     _share("memorised/auroc", "AUROC by memory", "replayed less held-out: what is not foresight", FORESIGHT, -1.0),
     _share("labels/detected", "Detected", "share of held-out states that fail, at 5 % false alarms", FORESIGHT),
-    _metric("labels/optimism", "Violations imagined per real one", FORESIGHT, "below 1 is too hopeful", 0.0),
+    _metric("labels/imagined_per_real", "Violations imagined per real one", FORESIGHT, "below 1 is too hopeful", 0.0),
     _share("shield/level", "Δ in force", "chance of a violation that the shield tolerates", FORESIGHT),
     _metric(
         "model/kl", "KL of one model step", MODEL,

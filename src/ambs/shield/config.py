@@ -94,15 +94,15 @@ class ShieldConfig:
             self.betting_test()
 
     def at_level(self, level: float) -> "ShieldConfig":
-        """These settings with another Δ in force, ε in proportion."""
+        """These settings with another Δ in force. The sequential rule's ε is in proportion; that of the fixed rule, which accepts
+        up to Δ − ε of the traces, stays what it is."""
         if level == self.safety_level:
             return self
-        share = level / self.safety_level
+        share = level / self.safety_level if self.rule == "sequential" else 1.0
         return replace(
             self,
             safety_level=level,
             approximation_error=round(self.approximation_error * share, 12),
-            model_error=round(self.model_error * share, 12),
             asked=self.safety_level if self.asked is None else self.asked,
         )
 
@@ -112,8 +112,9 @@ class ShieldConfig:
 
     def levels(self) -> tuple[float, ...]:
         """Δ and the levels above it that calibration may put in force, evenly spaced in log-odds."""
-        lowest = math.log(self.safety_level / (1 - self.safety_level))
-        highest = max(lowest, math.log(HIGHEST_LEVEL / (1 - HIGHEST_LEVEL)))
+        if self.safety_level >= HIGHEST_LEVEL:
+            return (self.safety_level,)
+        lowest, highest = (math.log(level / (1 - level)) for level in (self.safety_level, HIGHEST_LEVEL))
         odds = (lowest + (highest - lowest) * index / (LEVELS - 1) for index in range(1, LEVELS))
         return (self.safety_level, *(round(1 / (1 + math.exp(-one)), 6) for one in odds))
 
@@ -134,17 +135,26 @@ class ShieldConfig:
 
     @property
     def caveat(self) -> str:
-        """What the theorems do not cover at these settings; empty if they speak of exactly this shield."""
+        """What a reader must know of these settings: another Δ than was asked for, and what the theorems do not cover; empty if
+        they speak of exactly this shield."""
+        found = []
         if self.asked is not None:
-            asked, level = self.asked, self.safety_level
-            return f"the model is too blurred for the Δ = {asked:g} that was asked for: Δ = {level:.3g} is in force"
+            why = "its model is too blurred for less"
+            why += ", or was never judged" if self.safety_level >= HIGHEST_LEVEL else ""
+            found.append(
+                f"Δ = {self.safety_level:.3g} is in force instead of the {self.asked:g} that was asked for: {why}"
+            )
         if self.critics is not None:
-            return "critics judge the steps beyond the imagined ones: the estimate is biased and no theorem applies"
-        if self.labels == "mean":
-            return "traces are judged by expected cost: the estimate is biased and no theorem applies"
-        if self.resample_first or not self.check_initial:
-            return "the proposed action or the current state is not checked: the theorems speak of another property"
-        return ""
+            found.append(
+                "critics judge the steps beyond the imagined ones: the estimate is biased and no theorem applies"
+            )
+        elif self.labels == "mean":
+            found.append("traces are judged by expected cost: the estimate is biased and no theorem applies")
+        elif self.resample_first or not self.check_initial:
+            found.append(
+                "the proposed action or the current state is not checked: the theorems speak of another property"
+            )
+        return "; ".join(found)
 
     def betting_test(self) -> BettingTest:
         """The sequential rule's test."""

@@ -62,9 +62,15 @@ class ShieldProblem:
             finite = all(np.isfinite(np.asarray(leaf).astype(np.float32)).all() for leaf in known)
         if not finite:
             raise UserError(f"the fallback action must be finite, in single precision too, got {self.fallback}")
+        if self.level is not None and not isinstance(self.level, jax.core.Tracer) and not self.is_level(self.level):
+            raise UserError(f"the level in force must be one of 0 to {len(self.config.levels()) - 1}, got {self.level}")
         certain = self.thresholds is not None and not isinstance(self.thresholds, jax.core.Tracer)
         if certain and not are_thresholds(np.asarray(self.thresholds)):
             raise UserError(f"label thresholds must lie in (0, 1], got {self.thresholds}")
+
+    def is_level(self, level: Any) -> Any:
+        """Whether there is a level of this number."""
+        return (level >= 0) & (level < len(self.config.levels()))
 
 
 def are_thresholds(values: Any) -> Any:

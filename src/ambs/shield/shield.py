@@ -128,6 +128,8 @@ def _start(
     trusted = jax.vmap(all_finite)((state, proposed)) & (True if usable is None else usable)
     if problem.thresholds is not None:
         trusted &= are_thresholds(problem.thresholds)
+    if problem.level is not None:
+        trusted &= problem.is_level(problem.level)
     reason = jnp.where(trusted, reason, int(Reason.NON_FINITE))
     return _Progress(jnp.zeros(envs, int), reason, _blank((envs, len(table.looks), table.chunk)))
 

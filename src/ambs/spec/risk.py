@@ -24,7 +24,8 @@ def frame_risk(psi: Formula, atoms: Atoms, probs: Any) -> Any:
 
 
 def step_risk(psi: Formula, atoms: Atoms, probs: Any) -> Any:
-    """P(a step violates Ψ): label probabilities `[..., frames, atoms]` -> `[...]`, that of its most dangerous frame.
+    """P(a step violates Ψ): label probabilities `[..., frames, atoms]` -> `[...]`, that of its most dangerous frame, and so the
+    least that it can be.
 
     The frames of a step are a few centimetres apart and say nearly the same: if one violates, so does the next in nine cases of
     ten. As if they were independent, 1 − ∏(1 − P), a doubt of .05 in each of two would count twice.

@@ -115,12 +115,15 @@ def calibrate_level(
 ) -> Int[Array, ""]:
     """The number of the lowest level that flags at most `share` of the windows that are `safe` (`stays_safe`).
 
-    `accepted`: the risk up to which each level accepts, ascending. `level`: the one so far, kept if there are too few windows.
+    `accepted`: the risk up to which each level accepts, ascending. `level`: the one so far, kept if there are too few windows or a
+    risk is not finite.
     """
+    sound = jnp.isfinite(jnp.where(safe, risk, 0.0)).all()
     order = jnp.sort(jnp.where(safe, risk, -1.0))[::-1]
     limit = order[jnp.minimum(jnp.floor(share * safe.sum()).astype(int), risk.shape[0] - 1)]
     found = jnp.searchsorted(jnp.array(accepted), limit)
-    return jnp.where(safe.sum() >= ENOUGH, jnp.minimum(found, len(accepted) - 1), level).astype(level.dtype)
+    known = (safe.sum() >= ENOUGH) & sound
+    return jnp.where(known, jnp.minimum(found, len(accepted) - 1), level).astype(level.dtype)
 
 
 def stays_safe(model: WorldModel, probs: LabelProbs, whole: Bool[Array, "windows"]) -> Bool[Array, "windows"]:
@@ -137,7 +140,7 @@ def quality(
     precision, recall: of violating steps, filtered. false_flags, imagined_false_flags: share of safe windows in which any
     step is flagged. missed_onsets: share of the windows that become unsafe in which the imagination flags nothing. loss,
     imagined_loss: of the labels, nats per step. auroc: of the imagined risk for "Ψ fails within T steps", where it holds now;
-    detected: share of those that fail which are flagged where 5 % of the others are. optimism: imagined number of violating
+    detected: share of those that fail which are flagged where 5 % of the others are. imagined_per_real: imagined number of violating
     steps over the real one.
     """
     psi, atoms = model.trace_formula()
@@ -163,7 +166,7 @@ def quality(
         "labels/imagined_loss": _log_loss(probs.imagined, probs.truth, whole),
         "labels/auroc": _auroc(probs.risk, unsafe & probs.holds_now, safe & probs.holds_now),
         "labels/detected": _detected(probs.risk, unsafe & probs.holds_now, safe & probs.holds_now),
-        "labels/optimism": _expected(step_risk(psi, atoms, probs.imagined), truth, whole),
+        "labels/imagined_per_real": _expected(step_risk(psi, atoms, probs.imagined), truth, whole),
     }
 
 
@@ -184,7 +187,9 @@ def _auroc(score: Float[Array, "windows"], bad: Array, good: Array) -> Float[Arr
 def _detected(score: Float[Array, "windows"], bad: Array, good: Array, false_alarms: float = 0.05) -> Float[Array, ""]:
     order = jnp.sort(jnp.where(good, score, -jnp.inf))[::-1]
     limit = order[jnp.floor(false_alarms * good.sum()).astype(int)]
-    return jnp.where(bad.sum() > 0, ((score > limit) & bad).sum() / jnp.maximum(bad.sum(), 1), jnp.nan)
+    return jnp.where(
+        (bad.sum() > 0) & (good.sum() > 0), ((score > limit) & bad).sum() / jnp.maximum(bad.sum(), 1), jnp.nan
+    )
 
 
 def _expected(risk: Float[Array, "windows time"], truth: Array, whole: Array) -> Float[Array, ""]:

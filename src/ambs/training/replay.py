@@ -61,6 +61,8 @@ class Replay:
         """Rows up to this one, it included, that follow one another and have its use."""
         self._seen: dict[tuple[int, Use], int] = {}
         """First row of the newest window of this length and use that was found when somebody last looked."""
+        self._none_before: dict[tuple[int, Use], int] = {}
+        """Rows that must have been added before it is worth while to look again for what was not found."""
         self.data: Experience = jax.tree.map(lambda leaf: xp.zeros((self.slots, *leaf.shape), leaf.dtype), example)
         if place == "device":
             self._put = jax.jit(_put, donate_argnums=0)
@@ -129,11 +131,14 @@ class Replay:
     def can_draw(self, length: int, use: Use = Use.LEARNING) -> bool:
         """Whether there is any window of this length and use."""
         known = self._seen.get((length, use), -1)
+        if known < 0 and self.count < self._none_before.get((length, use), 0):
+            return False
         if not self.count - self.kept <= known or any(
             start < known + length and known < stop for start, stop in self.holes
         ):
             rows, _ = self._windows(length, use, self.kept)
             known = self._seen[length, use] = int(rows.max(initial=-1))
+            self._none_before[length, use] = self.count + length // 4
         return known >= 0
 
     def _draw_any(self, rng: np.random.Generator, shape: tuple[int, ...], length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -208,7 +213,7 @@ class Replay:
         rows = next(iter(tail.values())).shape[0]
         self._store(ring, count - rows, tail, count)
         self.data = ring if self.place == "host" else jax.tree.map(jnp.asarray, ring)
-        self.count, self._seen = count, {}
+        self.count, self._seen, self._none_before = count, {}, {}
         self._count_alike()
         self.holes = [(start, start + self.chunk) for start in self._full(count) if _name(start) in gone]
 

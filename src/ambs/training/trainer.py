@@ -28,6 +28,7 @@ from ambs.nn.precision import compute_dtype
 from ambs.shield.rules import Decision, accepted_risks
 from ambs.streams import stream
 from ambs.training.calibrate import (
+    ENOUGH,
     calibrate,
     calibrate_level,
     memorised,
@@ -40,6 +41,10 @@ from ambs.training.learn import SKIPPED, learn, updates_per_call
 from ambs.training.replay import Replay, Use, choose_place
 
 Row = dict[str, Any]
+
+
+PATIENCE = 4
+"""Times that a calibration may fall due without windows for it."""
 
 
 class Diverged(RunError):  # noqa: N818 (it is what happened)
@@ -184,7 +189,8 @@ class Trainer:
         every = training.calibrate_every
         if not every or self.updates < self.calibrated + every:
             return
-        if not all(self.replay.can_draw(length, use) for use in Use):
+        if not self.replay.can_draw(length, Use.THRESHOLDS):
+            self._without_windows()
             return
         self.calibrated = self.updates
         rng = np.random.default_rng([self.config.seed, _tag("calibration"), self.updates])
@@ -197,12 +203,24 @@ class Trainer:
             )
 
         model, key = self.learned.model, (self.root, self.updates)
-        self.thresholds, self.level = self._calibrate(model, windows(Use.THRESHOLDS), self.thresholds, self.level, *key)
+        there = windows(Use.THRESHOLDS)
+        if int(within_one_episode(there).sum()) < ENOUGH:
+            self._without_windows()
+            return
+        self.thresholds, self.level = self._calibrate(model, there, self.thresholds, self.level, *key)
+        if not all(self.replay.can_draw(length, use) for use in (Use.JUDGING, Use.LEARNING)):
+            return
         held_out, trained = (
             {name: float(value) for name, value in self._judge(model, windows(use), self.thresholds, *key).items()}
             for use in (Use.JUDGING, Use.LEARNING)
         )
         self.label_quality = held_out | memorised(held_out, trained)
+
+    def _without_windows(self) -> None:
+        """Where episodes are too short, or held-out ones too few, to calibrate on, the Δ that is asked for is put in force: a shield
+        that nobody has judged is not to be lenient for long."""
+        if self.level is not None and self.updates >= PATIENCE * self.config.training.calibrate_every:
+            self.level = jnp.zeros_like(self.level)
 
     def gather(self) -> None:
         """Take in the metrics of finished updates; stops a run whose updates are no longer finite."""

@@ -115,8 +115,8 @@ def calibrate_level(
 ) -> Int[Array, ""]:
     """The number of the lowest level that flags at most `share` of the windows that are `safe` (`stays_safe`).
 
-    `accepted`: the risk up to which each level accepts, ascending. `level`: the one so far, kept if there are too few windows or a
-    risk is not finite.
+    `accepted`: the risk up to which each level accepts, ascending. `level`: the one so far, kept if there are too few windows or
+    a risk is not finite.
     """
     sound = jnp.isfinite(jnp.where(safe, risk, 0.0)).all()
     order = jnp.sort(jnp.where(safe, risk, -1.0))[::-1]

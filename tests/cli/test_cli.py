@@ -111,6 +111,7 @@ def test_check_in_a_process_of_its_own():
     assert done.stderr.startswith("ambs: unknown atom 'hazrd'")
 
 
+@pytest.mark.process
 def test_demo(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["demo", "--episodes", "3", "--out", str(tmp_path / "demo"), "--seed", "1"])

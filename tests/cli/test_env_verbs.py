@@ -22,6 +22,7 @@ def test_envs_lists_every_environment_with_its_formula(capsys):
     assert {"ambs/PointGoal0-v0", "ambs/CarGoal1-v0"} <= {row["id"] for row in json.loads(capsys.readouterr().out)}
 
 
+@pytest.mark.process
 def test_verify_prints_the_figures_as_json_and_judges(tmp_path, capsys):
     with np.load(GOLDEN / "PointGoal1.npz") as archive:
         # Pictures take long to compare, and have a test of their own.
@@ -39,6 +40,7 @@ def test_verify_prints_the_figures_as_json_and_judges(tmp_path, capsys):
     assert "not faithful: max_reward_error is 0.1" in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_play_writes_a_moving_picture(tmp_path, capsys):
     from PIL import Image
 

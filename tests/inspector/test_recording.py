@@ -285,6 +285,7 @@ def test_no_learning_code_is_imported():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+@pytest.mark.process
 def test_one_recording_at_a_time(tmp_path, monkeypatch, capsys):
     """However many there are, no more than the one that is read and the one before it are in memory."""
     for number in range(4):

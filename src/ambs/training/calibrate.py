@@ -140,8 +140,8 @@ def quality(
     precision, recall: of violating steps, filtered. false_flags, imagined_false_flags: share of safe windows in which any
     step is flagged. missed_onsets: share of the windows that become unsafe in which the imagination flags nothing. loss,
     imagined_loss: of the labels, nats per step. auroc: of the imagined risk for "Ψ fails within T steps", where it holds now;
-    detected: share of those that fail which are flagged where 5 % of the others are. imagined_per_real: imagined number of violating
-    steps over the real one.
+    detected: share of those that fail which are flagged where 5 % of the others are. imagined_per_real: imagined number of
+    violating steps over the real one.
     """
     psi, atoms = model.trace_formula()
     cut = thresholds[None, None, None]

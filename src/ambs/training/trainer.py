@@ -217,8 +217,8 @@ class Trainer:
         self.label_quality = held_out | memorised(held_out, trained)
 
     def _without_windows(self) -> None:
-        """Where episodes are too short, or held-out ones too few, to calibrate on, the Δ that is asked for is put in force: a shield
-        that nobody has judged is not to be lenient for long."""
+        """Where episodes are too short, or held-out ones too few, to calibrate on, the Δ that is asked for is put in force: a
+        shield that nobody has judged is not to be lenient for long."""
         if self.level is not None and self.updates >= PATIENCE * self.config.training.calibrate_every:
             self.level = jnp.zeros_like(self.level)
 

@@ -33,7 +33,7 @@ def problem_with(spot: jax.Array, value: jax.Array, step: jax.Array) -> ShieldPr
         now = clock == step
         position = at_place("later state", state[0], now)
         # A broken backup shows only where it is needed: there the world is risky.
-        risk = jnp.where(spot == PLACES.index("backup"), 0.9, 0.001)
+        risk = jnp.where(spot == PLACES.index("backup"), 0.9, 1e-6)
         few = jax.random.bernoulli(key, 0.005)
         labels = jnp.stack([at_place("label of few traces", risk, few), at_place("label", risk, now)])[None]
         return Step(jnp.stack([position, clock]), labels, at_place("continue", jnp.ones(()), now))

@@ -83,6 +83,12 @@ class Agent:
         config = self.config
         if set(shield) - NEUTRAL:  # The level in force was calibrated for something else.
             config = dataclasses.replace(config, shield=config.shield.as_asked())
+        level, error = shield.get("safety_level"), config.shield.approximation_error
+        if level is not None and "approximation_error" not in shield and isinstance(level, float) and 0 < level < error:
+            shield = {
+                **shield,
+                "approximation_error": round(0.9 * level, 12),
+            }  # As a property that is asked for has it.
         config = changed(config, {"shield": shield})
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.

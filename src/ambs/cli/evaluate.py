@@ -95,6 +95,7 @@ class Evaluate:
             shield = trained if self.shield == "as-trained" else self.shield
             facts = {"run": str(self.run_folder), "policy": self.policy, "seed": self.seed, "shield": shield}
             facts |= {"changed": changes} if changes else {}
+            facts |= {"level": agent.config.shield.safety_level, "asked": agent.config.shield.as_asked().safety_level}
             recorder = None
             if self.record or self.video:
                 recorder = Recorder(agent, self.record, self.video, self.policy, self._foresight())
@@ -185,6 +186,11 @@ def _print(result: dict[str, Any]) -> None:
             cells.append(interval_cell(result["difference"][key]) if key in result["difference"] else "")
         table.add_row(title, *cells)
     console.print(table)
+    if result["level"] != result["asked"] and "on" in result:
+        console.print(
+            f"The shield accepts up to Δ = {result['level']:.3g}, where {result['asked']:g} was asked for: its model is too blurred "
+            "for less, or was never judged."
+        )
     for line in result.get("files", []):
         console.print(f"Wrote {line}", highlight=False, soft_wrap=True)
 

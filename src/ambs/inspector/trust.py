@@ -4,6 +4,7 @@ from typing import Any
 
 from ambs.inspector.recording import Recording
 from ambs.report import formatting
+from ambs.report.levels import MOST_LENIENT
 from ambs.report.page import Html, tag
 
 TITLE = "How far this shield's imagination can be trusted"
@@ -27,9 +28,10 @@ def level_in_force(recording: Recording) -> str:
     level, asked = settings["safety_level"], settings["asked"]
     if asked is None or asked == level:
         return f"{formatting.number(level)}, as asked for"
-    return (
+    told = (
         f"{formatting.number(level)}, where {formatting.number(asked)} was asked for: its model is too blurred for less"
     )
+    return told + (", or was never judged" if level >= MOST_LENIENT else "")
 
 
 def _measured(recording: Recording) -> str:

@@ -33,9 +33,10 @@ def _sentence(runs: list[Run], asked: float, levels: list[float]) -> str:
     if not any(JUDGED in run.metrics for run in runs):
         return f"{told}: the most lenient, until enough has been learnt to calibrate it"
     if max(levels) <= asked:
-        return f"{told}: no more than {most} of the safe states of held-out worlds would be overridden"
-    told = f"{told}: at less, more than {most} of the safe states of held-out worlds would be overridden"
-    lenient = "; the most lenient, also until there are enough of them" if max(levels) >= MOST_LENIENT else ""
+        return f"{told}: no more than {most} of the safe windows of held-out worlds are flagged"
+    told = f"{told}: at less, more than {most} of the safe windows of held-out worlds would be flagged"
+    lenient = f"; {number(MOST_LENIENT)} is the highest there is, and in force before the first calibration, too"
+    lenient = lenient if max(levels) >= MOST_LENIENT else ""
     return told + lenient
 
 

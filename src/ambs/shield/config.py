@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 from ambs.config.checks import at_least, one_of, within
 from ambs.errors import UserError
@@ -19,7 +21,7 @@ class ShieldConfig:
 
     safety_level: float = 0.1
     """Δ: an accepted action keeps Ψ for the whole horizon with probability at least 1 − Δ."""
-    asked: float | None = None
+    asked: Annotated[float | None, tyro.conf.Suppress] = None
     """The Δ that was asked for, where a blurred model made calibration put another one in force; None: Δ itself."""
     approximation_error: float = 0.09
     """ε: the margin on top; an action is accepted on evidence for 1 − Δ + ε."""

@@ -187,10 +187,8 @@ def _print(result: dict[str, Any]) -> None:
         table.add_row(title, *cells)
     console.print(table)
     if result["level"] != result["asked"] and "on" in result:
-        console.print(
-            f"The shield accepts up to Δ = {result['level']:.3g}, where {result['asked']:g} was asked for: its model is too blurred "
-            "for less, or was never judged."
-        )
+        told = f"The shield accepts up to Δ = {result['level']:.3g}, where {result['asked']:g} was asked for"
+        console.print(f"{told}: its model is too blurred for less, or was never judged.")
     for line in result.get("files", []):
         console.print(f"Wrote {line}", highlight=False, soft_wrap=True)
 

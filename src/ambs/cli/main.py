@@ -99,5 +99,5 @@ def _parse(args: list[str]) -> Any:
         prog="ambs",
         description="Approximate model-based shielding: learn without breaking things on the way.",
         args=args,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
     )

@@ -85,7 +85,6 @@ def parse_train(args: list[str]) -> Train:
         prog="ambs train",
         args=args,
         default=Train(settings=settings),
-        config=(tyro.conf.FlagCreatePairsOff,),
     )
     if found.shield is not None and found.settings.shielded != (found.shield == "on"):
         raise UserError(f"--shield says {found.shield}, but --shielded says {str(found.settings.shielded).lower()}")

@@ -204,7 +204,8 @@ class Trainer:
 
         model, key = self.learned.model, (self.root, self.updates)
         there = windows(Use.THRESHOLDS)
-        if int(within_one_episode(there).sum()) < ENOUGH:
+        whole = ~np.asarray(there.is_first[:, 1:]).any(axis=1)
+        if whole.sum() < ENOUGH:
             self._without_windows()
             return
         self.thresholds, self.level = self._calibrate(model, there, self.thresholds, self.level, *key)

@@ -187,10 +187,11 @@ def test_the_level_in_force_is_told_with_its_reason(tmp_path):
     make_run(tmp_path, method="lag", level=0.98, config=settings)
     make_run(tmp_path, method="ambs")
     part = summarise([tmp_path])["environments"][0]
-    than = "5 % of the safe states of held-out worlds would be overridden"
+    than = "5 % of the safe windows of held-out worlds would be flagged"
     assert [row["sentence"] for row in part["levels"]] == [
-        f"asked for Δ = 0.1; in force Δ = 0.1: no more than {than}",
-        f"asked for Δ = 0.1; in force Δ = 0.98: at less, more than {than}; the most lenient, also until there are enough of them",
+        f"asked for Δ = 0.1; in force Δ = 0.1: no more than {than.replace('would be', 'are')}",
+        f"asked for Δ = 0.1; in force Δ = 0.98: at less, more than {than}; 0.98 is the highest there is, and in force before the "
+        "first calibration, too",
         f"asked for Δ = 0.1; in force Δ = 0.25 to 0.45 (2 seeds): at less, more than {than}",
     ]
     assert part["levels"][2]["in_force"] == [0.25, 0.45]

@@ -200,7 +200,7 @@ class TrainingConfig:
     false_flags: float = 0.0035
     """Labels thresholded (`mode`): share of safe windows that may be flagged by the calibrated thresholds."""
     false_alarms: float = 0.05
-    """Labels drawn (`sample`): share of safe states whose action may be overridden; where the model is too blurred to keep it at
+    """Labels drawn (`sample`): share of held-out safe windows that may be flagged; where the model is too blurred to keep it at
     the Δ that is asked for, the shield accepts more, up to the level that does."""
     log_every: int = 2000
     """Frames between two rows of metrics."""

@@ -171,6 +171,9 @@ def test_levels_that_calibration_may_put_in_force():
         assert safe(jnp.array(wrong)).reason.tolist() == [Reason.NON_FINITE]
     assert there.at_level(levels[-1]).asked == 0.1
     assert config.at_level(0.1) is config
+    for wrong in (float("nan"), float("inf"), -1.0, 0.0, 0.2):
+        with pytest.raises(UserError, match="asked must lie in"):
+            ShieldConfig(asked=wrong)
     assert there.as_asked() == config.as_asked() == config
 
 

@@ -67,6 +67,8 @@ class ShieldConfig:
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             one_of(name, getattr(self, name), choices)
+        if self.asked is not None and not 0 < self.asked <= self.safety_level:
+            raise UserError(f"asked must lie in (0, safety_level = {self.safety_level}], got {self.asked}")
         if not 1 <= self.horizon <= LARGEST:
             raise UserError(f"the horizon T must be a whole number of at least 1, got {self.horizon}")
         if self.rolled is not None and not 1 <= self.rolled <= self.horizon:

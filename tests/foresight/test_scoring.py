@@ -15,10 +15,11 @@ from ambs.envs.worlds.point_world import ATOMS, CROWDED, State, seek_goal
 from ambs.foresight.collect import Record
 from ambs.foresight.figures import agreement, auroc_of_counts
 from ambs.foresight.measure import foresight_figures
-from ambs.foresight.scoring import Imagination, foresee, replayed, step_risks
+from ambs.foresight.scoring import Imagination, foresee, replayed
 from ambs.shield import ShieldConfig, ShieldProblem, rollout
 from ambs.spec import parse_formula
 from ambs.spec.parser import parse_property
+from ambs.spec.risk import step_risk
 from tests.shield.worlds import ATOMS as TWO
 from tests.shield.worlds import PSI as NEITHER
 from tests.shield.worlds import coin, constant
@@ -49,7 +50,9 @@ def act_on_grid(key, cell):
 
 
 def imagination(dynamics, policy=act_on_grid, steps=N, psi=SAFE, atoms=GRID_ATOMS, **more):
-    return Imagination(dynamics, policy, steps, step_risks(psi, atoms), **more)
+    return Imagination(
+        dynamics, policy, steps, lambda labels: step_risk(psi, atoms, labels.astype(jnp.float32)), **more
+    )
 
 
 @functools.cache

@@ -170,6 +170,9 @@ def test_held_out_worlds_are_never_learned_from(envs):
         if envs == 8:
             wanted = {Use.LEARNING: range(6), Use.JUDGING: [6], Use.THRESHOLDS: [7]}[use]
             assert set(env.tolist()) == set(wanted)
+            # Episodes of five rows; the one environment that is held out has 57 windows of four in 60 rows, none of them twice.
+            assert replay.rows_with(8, Use.THRESHOLDS) == 40
+            assert np.unique(replay.draw(np.random.default_rng(0), (57,), 4, 60, Use.THRESHOLDS)[0]).size == 57
         else:
             episodes = {(row // 5, env) for row, env in rows[use]}
             assert all(replay.use[(5 * number) % 150, env] == use for number, env in episodes if 5 * number >= 250)

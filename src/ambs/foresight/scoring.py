@@ -17,7 +17,6 @@ from ambs.config import Config
 from ambs.dynamics import Dynamics, SplitDynamics
 from ambs.shield.problem import Policy, ShieldProblem, Trace
 from ambs.shield.traces import all_finite, judge, rollout, sample, trace_keys
-from ambs.spec.formula import Atoms, Formula, Not
 from ambs.streams import stream
 
 
@@ -50,13 +49,6 @@ class Imagination:
     discount: float = 0.997
     cost: float = 1.0
     """C."""
-
-
-def step_risks(psi: Formula, atoms: Atoms) -> Callable[[Any], Float[Array, "time"]]:
-    """P(step violates Ψ) from labels `[time, frames, atoms]`, truth values or probabilities; frames of one step hang
-    together, so that the most likely violation among them counts."""
-    # P(¬Ψ) itself: 1 − P(Ψ) would round what is unlikely to nothing.
-    return lambda labels: Not(psi).probability(labels.astype(jnp.float32), atoms).max(axis=-1)
 
 
 def of_model(player: Player, config: Config, policy: str = "task", dtype: Any = jnp.float32) -> Imagination:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ambs.spec.formula import Atoms, Formula
+from ambs.spec.formula import Atoms, Formula, Not
 
 
 def violates(psi: Formula, atoms: Atoms, labels: Any) -> Any:
@@ -19,8 +19,11 @@ def violates(psi: Formula, atoms: Atoms, labels: Any) -> Any:
 
 
 def frame_risk(psi: Formula, atoms: Atoms, probs: Any) -> Any:
-    """P(¬Ψ) in every frame: label probabilities `[..., frames, atoms]` -> `[..., frames]`, atoms independent."""
-    return 1 - psi.probability(probs, atoms)
+    """P(¬Ψ) in every frame: label probabilities `[..., frames, atoms]` -> `[..., frames]`, atoms independent.
+
+    That of the formula ¬Ψ itself: 1 − P(Ψ) would round what is unlikely to nothing, in value and in gradient.
+    """
+    return Not(psi).probability(probs, atoms)
 
 
 def step_risk(psi: Formula, atoms: Atoms, probs: Any) -> Any:

@@ -30,7 +30,7 @@ ENOUGH = 200
 """Safe windows below which thresholds and level stay as they are."""
 
 
-IMAGINED = 4
+IMAGINED = 16
 """Futures imagined per window."""
 
 

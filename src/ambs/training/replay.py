@@ -10,6 +10,7 @@ worlds of whole environments, else whole episodes; a window has one use only.
 
 import enum
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
@@ -110,7 +111,7 @@ class Replay:
     ) -> tuple[np.ndarray, np.ndarray]:
         """First rows (counted from the start of the run) and environments of windows, uniform over all valid ones of this use.
 
-        With `latest` only windows from the last so many rows are drawn, if there are any.
+        With `latest` only windows from the last so many rows are drawn, if there are any; none twice, if there are enough.
         """
         if not self.can_draw(length, use):
             kind = "" if use == Use.LEARNING else " of worlds that are held out"
@@ -121,7 +122,7 @@ class Replay:
             rows, envs = self._windows(length, use, max(latest, length))
             if not rows.size:
                 rows, envs = self._windows(length, use, self.kept)
-            chosen = rng.integers(0, rows.size, shape)
+            chosen = rng.choice(rows.size, shape, replace=rows.size < math.prod(shape))
             return rows[chosen], envs[chosen]
         first, env = self._draw_any(rng, shape, length)
         while (wrong := ~self._fits(first, env, length, use)).any():
@@ -140,6 +141,13 @@ class Replay:
             known = self._seen[length, use] = int(rows.max(initial=-1))
             self._none_before[length, use] = self.count + length // 4
         return known >= 0
+
+    def rows_with(self, episodes: int, use: Use) -> int:
+        """Of how many of the latest rows one must take to have the beginnings of so many episodes of this use; all, if there are
+        fewer."""
+        slots = np.arange(self.count - self.kept, self.count)[::-1] % self.slots
+        begun = (np.asarray(self.data.is_first)[slots] & (self.use[slots] == use)).sum(axis=1).cumsum()
+        return min(int(np.searchsorted(begun, episodes)) + 1, self.kept)
 
     def _draw_any(self, rng: np.random.Generator, shape: tuple[int, ...], length: int) -> tuple[np.ndarray, np.ndarray]:
         """First rows and environments of windows of whatever use."""

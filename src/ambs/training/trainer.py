@@ -43,6 +43,8 @@ from ambs.training.replay import Replay, Use, choose_place
 Row = dict[str, Any]
 
 
+EPISODES = 8
+"""Worlds, if there are as many, from which calibration draws its windows."""
 PATIENCE = 4
 """Times that a calibration may fall due without windows for it."""
 
@@ -194,10 +196,10 @@ class Trainer:
             return
         self.calibrated = self.updates
         rng = np.random.default_rng([self.config.seed, _tag("calibration"), self.updates])
-        # What policy and shield do now is what they are judged by, and one environment alone plays few windows.
-        latest = max(self.replay.kept // 2, 8 * length)
 
         def windows(use: Use) -> Experience:
+            # What policy and shield do now is what they are judged by, but a few layouts would judge by their luck.
+            latest = max(self.replay.kept // 2, self.replay.rows_with(EPISODES, use))
             return self.replay.windows(
                 *self.replay.draw(rng, (training.calibration_windows,), length, latest, use), length
             )

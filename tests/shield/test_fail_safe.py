@@ -11,7 +11,7 @@ from ambs.dynamics import Step
 from ambs.errors import UserError
 from ambs.shield import Reason, ShieldConfig, ShieldProblem, Trace, rollout, shield, shield_with_deadline
 from ambs.streams import at, stream
-from tests.shield.worlds import ATOMS, PSI
+from tests.shield.worlds import ATOMS, PSI, coin_problem
 
 PLACES = (
     "state", "proposed", "label", "label of few traces", "continue", "flag", "later state", "final state", "policy action",
@@ -169,3 +169,44 @@ def test_deadline_path_fails_safe_too(place):
     decision = decide(stream(0, "shield"), jnp.full((2, 2), bad), jnp.zeros((2, 2)), jnp.zeros((2, 2), bool))
     assert decision.overridden.all()
     assert np.isfinite(np.asarray(decision.action)).all()
+
+
+@pytest.mark.parametrize("switched", ["statically", "at run time"])
+def test_a_shield_that_is_off_fails_safe_too(switched):
+    """By hand: one is sound, one has a NaN state, one proposes NaN, one is not trusted; all labels say unsafe.
+
+    Switched off statically it needs neither labels nor a model.
+    """
+    nan = jnp.nan
+    state = jnp.array([[0.0], [nan], [0.0], [0.0]])
+    proposed = jnp.array([[0.0, 0.1], [0.0, 0.1], [0.0, nan], [0.0, 0.1]])
+    trusted = jnp.array([True, True, True, False])
+    if switched == "statically":
+        problem = coin_problem(0.0, ShieldConfig(), rollout_fn=never, fallback=np.array([0.0, 0.7]))
+        decision = shield(stream(0, "shield"), state, proposed, problem, active=False, trusted=trusted)
+    else:
+        problem = coin_problem(0.0, ShieldConfig(), fallback=np.array([0.0, 0.7]))
+        decide = jax.jit(lambda *masks: shield(*masks[:3], problem, jnp.ones((4, 2), bool), **masks[3]))
+        given = (stream(0, "shield"), state, proposed)
+        assert decide(*given, {"active": jnp.array(True)}).reason[0] == Reason.ALREADY_UNSAFE
+        decision = decide(*given, {"active": jnp.array(False), "trusted": trusted})
+    assert decision.reason.tolist() == [Reason.ACCEPTED] + [Reason.NON_FINITE] * 3
+    assert decision.overridden.tolist() == [False, True, True, True]
+    # The backup wants (0, .5); what it makes of a state that is not finite is not asked for.
+    np.testing.assert_allclose(decision.action, [[0, 0.1], [0, 0.7], [0, 0.5], [0, 0.5]])
+    assert decision.traces_used.tolist() == decision.violating.tolist() == [0] * 4
+    assert decision.interval.tolist() == [[0, 1]] * 4
+    assert (decision.evidence.first_violation == -1).all()
+
+
+def never(*_given):
+    raise AssertionError("nobody is to imagine anything")
+
+
+def test_each_environment_may_have_its_shield_off():
+    """The action is as risky as can be: where the shield is on it is overridden."""
+    problem = coin_problem(0.0, ShieldConfig(horizon=2, traces=64))
+    given = (stream(0, "shield"), jnp.zeros((3, 1)), jnp.array([[1.0, 0.0]] * 3), problem, jnp.zeros((3, 2), bool))
+    decision = shield(*given, active=jnp.array([True, False, True]))
+    assert decision.overridden.tolist() == [True, False, True]
+    assert decision.traces_used.tolist() == [64, 0, 64]

@@ -11,7 +11,7 @@ from ambs.dynamics import Step
 from ambs.errors import UserError
 from ambs.shield import Reason, ShieldConfig, ShieldProblem, Trace, rollout, shield, shield_with_deadline
 from ambs.streams import at, stream
-from tests.shield.worlds import ATOMS, PSI, coin_problem
+from tests.shield.worlds import ATOMS, PSI, coin_problem, constant
 
 PLACES = (
     "state", "proposed", "label", "label of few traces", "continue", "flag", "later state", "final state", "policy action",
@@ -210,3 +210,34 @@ def test_each_environment_may_have_its_shield_off():
     decision = shield(*given, active=jnp.array([True, False, True]))
     assert decision.overridden.tolist() == [True, False, True]
     assert decision.traces_used.tolist() == [64, 0, 64]
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (None, ["best", "best", "best", "best", "wanted", "best", "best", "wanted"]),
+        (2, ["best", "best", "last", "last", "wanted", "best", "best", "wanted"]),
+        (0, ["last", "last", "last", "last", "wanted", "last", "last", "wanted"]),
+    ],
+)
+def test_refusals_in_a_row(after, expected):
+    """By hand: refused at 0 … 3, 5 and 6. No chance takes part, and the fallback acts after so many; a neighbour who is
+    refused at every other decision never comes that far."""
+    sound = [False, False, False, False, True, False, False, True]
+    actions = {"best": [0.0, 0.2], "last": [0.0, 0.7], "wanted": [0.0, 0.1]}
+    drawn = lambda key, _state: jax.random.uniform(key, (2,))  # noqa: E731
+    config = ShieldConfig(failsafe_after=after)
+    parts = {"backup": drawn, "blind": constant(actions["best"]), "fallback": np.array(actions["last"])}
+    problem, memory, found = coin_problem(0.0, config, **parts), None, []
+    for t, good in enumerate(sound):
+        decision = shield(
+            at(stream(0, "shield"), t), jnp.zeros((2, 1)), jnp.array([actions["wanted"]] * 2), problem,
+            active=False, trusted=jnp.array([good, t % 2 == 0]), memory=memory,
+        )  # fmt: skip
+        memory = decision.memory
+        found.append(np.asarray(decision.action))
+    np.testing.assert_allclose(np.array(found)[:, 0], np.array([actions[name] for name in expected]), rtol=1e-6)
+    other = "last" if after == 0 else "best"
+    np.testing.assert_allclose(np.array(found)[:, 1], np.array([actions["wanted"], actions[other]] * 4), rtol=1e-6)
+    with pytest.raises(UserError, match="failsafe_after must be at least 0"):
+        ShieldConfig(failsafe_after=-1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ambs.shield import Memory, Reason, ShieldConfig, Shielded, ShieldProblem, no_memory, shield, shield_with_deadline
+from ambs.shield import Reason, ShieldConfig, Shielded, ShieldProblem, no_memory, shield, shield_with_deadline
 from ambs.shield.hold import hold
 from ambs.streams import at, stream
 from tests.shield.worlds import Room, coin_problem
@@ -70,7 +70,7 @@ def test_the_wrapper_holds_too():
 def test_what_is_not_finite_is_not_held():
     """Nor does anything else count than the last action and the steps that are left, by hand."""
     action = jnp.arange(8.0).reshape(4, 2)
-    memory = Memory(-action - 1, jnp.array([2, 0, 1, 5]))._replace(action=(-action - 1).at[3, 1].set(jnp.nan))
+    memory = no_memory(action)._replace(action=(-action - 1).at[3, 1].set(jnp.nan), held=jnp.array([2, 0, 1, 5]))
     found, left = hold(jnp.array([True, True, False, True]), action, memory, 4)
     assert found.tolist() == [[-1, -2], [2, 3], [4, 5], [6, 7]]
     assert left.tolist() == [1, 3, 0, 3]

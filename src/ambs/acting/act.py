@@ -15,7 +15,7 @@ from ambs.config import Config
 from ambs.data import Observation
 from ambs.errors import UserError
 from ambs.nn.precision import cast, compute_dtype
-from ambs.shield.hold import Memory
+from ambs.shield.hold import Memory, no_memory
 from ambs.shield.problem import ShieldProblem
 from ambs.shield.rules import Decision
 from ambs.shield.shield import shield
@@ -45,6 +45,8 @@ class ActorState(NamedTuple):
     """Executed last."""
     held: Int[Array, "envs"]
     """For how many more steps it is held, should the state violate Ψ as long."""
+    refused: Int[Array, "envs"]
+    """Decisions in a row that were refused, up to the last."""
 
 
 def default_thresholds(config: Config, atoms: int) -> jax.Array:
@@ -64,7 +66,13 @@ def initial_actor_state(player: Player, envs: int) -> ActorState:
     """Before the first observation."""
     start = player.model.rssm.initial()
     latent = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (envs, *leaf.shape)), start)
-    return ActorState(latent, jnp.zeros((envs, player.model.spec.actions)), jnp.zeros(envs, jnp.int32))
+    return actor_state(latent, jnp.zeros((envs, player.model.spec.actions)))
+
+
+def actor_state(latent: Latent, action: Float[Array, "envs actions"]) -> ActorState:
+    """Of latents and the actions executed last: nothing is held, nothing was refused."""
+    blank = no_memory(action)
+    return ActorState(latent, action, blank.held, blank.refused)
 
 
 def act(
@@ -90,7 +98,8 @@ def act(
     built in (`shielded`).
 
     An observation that is not `usable` or not finite, or that makes a latent that is not finite, does not reach the memory:
-    it is not trusted, and shield or not the backup policy acts on the last good state there, reason `NON_FINITE`.
+    it is not trusted, and shield or not the backup policy's best action for the last good state is executed, reason
+    `NON_FINITE`; after `ShieldConfig.failsafe_after` such decisions in a row the world's fallback.
     """
     envs = carry.action.shape[0]
     fast = in_precision(player, dtype)
@@ -114,9 +123,9 @@ def act(
         known,
         active=active if shielded else False,
         trusted=good,
-        memory=Memory(carry.action, jnp.where(is_first, 0, carry.held)),
+        memory=Memory(carry.action, jnp.where(is_first, 0, carry.held), carry.refused),
     )
-    memory = ActorState(latent, decision.action, decision.memory.held)
+    memory = ActorState(latent, decision.action, decision.memory.held, decision.memory.refused)
     return jax.tree.map(lambda new, old: new.astype(old.dtype), memory, carry), decision
 
 
@@ -152,6 +161,7 @@ def shield_problem(player: Player, config: Config) -> ShieldProblem:
         thresholds=player.thresholds,
         level=player.level,
         leave=player.actors.backup.best if config.shield.leave == "mode" else None,
+        blind=player.actors.backup.best,
     )
 
 

@@ -20,12 +20,15 @@ class Memory(NamedTuple):
     """Executed last."""
     held: Int[Array, "envs"]
     """For how many more steps it is held, should the state violate Ψ as long."""
+    refused: Int[Array, "envs"]
+    """Decisions in a row, up to the last, in which something could not be trusted (`Reason.NON_FINITE`)."""
 
 
 def no_memory(like: PyTree) -> Memory:
-    """Before the first decision, for actions `like` these: nothing is held."""
+    """Before the first decision, for actions `like` these: nothing is held, nothing was refused."""
     envs = jax.tree.leaves(like)[0].shape[0]
-    return Memory(jax.tree.map(jnp.zeros_like, like), jnp.zeros(envs, jnp.int32))
+    # Each an array of its own, so that both can be donated.
+    return Memory(jax.tree.map(jnp.zeros_like, like), jnp.zeros(envs, jnp.int32), jnp.zeros(envs, jnp.int32))
 
 
 def hold(unsafe: Bool[Array, "envs"], action: PyTree, memory: Memory, steps: int) -> tuple[PyTree, Int[Array, "envs"]]:

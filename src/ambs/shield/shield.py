@@ -4,7 +4,8 @@
 the same steps chunk by chunk from the host and gives up, safely, when time is up.
 
 Fails safe: a non-finite state, action, label, continue flag or critic overrides, and a state or proposal that is not trusted
-does, even where the shield is not active; a non-finite backup action is replaced by the fallback. Values are selected, never
+does, even where the shield is not active; a non-finite backup action is replaced by the fallback, and so is the backup policy
+after too many refusals in a row (`failsafe_after`). Values are selected, never
 blended, so nothing non-finite reaches the executed action.
 """
 
@@ -234,7 +235,8 @@ def _look(progress: _Progress, moment: _Moment, problem: ShieldProblem, table: R
 def _finish(progress: _Progress, moment: _Moment, problem: ShieldProblem, table: Rule) -> Decision:
     envs, reason = progress.reason.shape[0], progress.reason
     overridden = reason != Reason.ACCEPTED
-    instead = _asked_if(overridden.any(), lambda: _instead(reason, moment, problem))
+    refused = jnp.where(reason == Reason.NON_FINITE, moment.memory.refused + 1, 0)
+    instead = _asked_if(overridden.any(), lambda: _instead(reason, refused, moment, problem))
     instead, held = hold(reason == Reason.ALREADY_UNSAFE, instead, moment.memory, problem.config.hold)
     action = select(overridden, instead, moment.proposed)
     evidence = jax.tree.map(lambda leaf: leaf.reshape(envs, table.traces), progress.evidence)
@@ -251,7 +253,7 @@ def _finish(progress: _Progress, moment: _Moment, problem: ShieldProblem, table:
         reason=reason,
         evidence=evidence,
         proposed=moment.proposed,
-        memory=Memory(action, held),
+        memory=Memory(action, held, refused),
     )
 
 
@@ -260,19 +262,26 @@ def _asked_if(needed: Bool[Array, ""], ask: Callable[[], PyTree]) -> PyTree:
     return jax.lax.cond(needed, ask, lambda: jax.tree.map(jnp.zeros_like, jax.eval_shape(ask)))
 
 
-def _instead(reason: Int[Array, "envs"], moment: _Moment, problem: ShieldProblem) -> PyTree:
+def _instead(
+    reason: Int[Array, "envs"], refused: Int[Array, "envs"], moment: _Moment, problem: ShieldProblem
+) -> PyTree:
     """What acts where the proposal does not: the backup policy, or, where it cannot be trusted, the action of last resort."""
     envs, state = reason.shape[0], moment.state
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(moment.key, "backup"), jnp.arange(envs))
     backup = jax.vmap(problem.backup)(keys, state)
     if problem.leave is not None:
         backup = select(reason == Reason.ALREADY_UNSAFE, jax.vmap(problem.leave)(keys, state), backup)
+    if problem.blind is not None:
+        backup = select(reason == Reason.NON_FINITE, jax.vmap(problem.blind)(keys, state), backup)
     last_resort = jax.tree.map(jnp.zeros_like, backup)
     if problem.fallback is not None:
         fallback = _broadcast(problem.fallback, backup)
         last_resort = select(jax.vmap(all_finite)(fallback), fallback, last_resort)
     # The likeliest of some actions is finite even if the state that it was made of is not.
-    return select(jax.vmap(all_finite)((state, backup)), backup, last_resort)
+    trusted = jax.vmap(all_finite)((state, backup))
+    if problem.config.failsafe_after is not None:
+        trusted &= refused <= problem.config.failsafe_after
+    return select(trusted, backup, last_resort)
 
 
 def _interval(

@@ -1,12 +1,10 @@
 """A hand-played episode: what is counted, and when."""
 
-import jax.numpy as jnp
 import numpy as np
 
 from ambs.acting.accounting import Accounts
-from ambs.acting.act import accepted
 from ambs.envs.vector.vector import Fault
-from ambs.shield import ShieldConfig
+from tests.shield.worlds import accepted
 
 
 def infos(rewards, violations, valid=None, fresh=(False, False), faults=()):
@@ -22,8 +20,7 @@ def infos(rewards, violations, valid=None, fresh=(False, False), faults=()):
 
 
 def decision(overridden, traces=(64, 128)):
-    base = accepted(jnp.zeros((2, 1)), ShieldConfig())
-    return base._replace(overridden=np.array(overridden), traces_used=np.array(traces))
+    return accepted(np.zeros((2, 1)))._replace(overridden=np.array(overridden), traces_used=np.array(traces))
 
 
 NEVER = (np.zeros(2, bool), np.zeros(2, bool))

@@ -3,12 +3,10 @@
 import dataclasses
 import json
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.acting.act import accepted
 from ambs.acting.adapter import LEAST_DEVIATION, Interface, _fallback, interface, survey
 from ambs.acting.ranges import check_level, check_thresholds, executed
 from ambs.acting.worlds import make_envs
@@ -18,6 +16,7 @@ from ambs.shield import Reason, ShieldConfig
 from ambs.spec import Atoms, parse_formula
 from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.vision import ObservationSpec
+from tests.shield.worlds import accepted
 from tests.tiny import fresh, tiny_sizes
 
 
@@ -107,7 +106,7 @@ def test_an_interface_out_of_range_is_refused(name):
 
 def decision_of(actions):
     """A decision that accepts these actions."""
-    return jax.device_get(accepted(jnp.asarray(actions, jnp.float32), ShieldConfig(traces=10, rule="fixed")))
+    return accepted(actions, ShieldConfig(traces=10, rule="fixed"))
 
 
 def test_what_is_executed_is_finite_and_within_bounds():

@@ -75,7 +75,7 @@ def test_scores_are_those_of_the_shields_own_futures(agent):
     model = of_model(near.player, near.config)
     state, proposed = near.memory.latent, jnp.asarray(near.raw_proposed)
     found = jax.jit(lambda key: foresee(model, key, state, proposed, 20))(key)
-    np.testing.assert_allclose(found.shield, (decision.first_violation[:, :20] > 0).mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(found.shield, (decision.evidence.first_violation[:, :20] > 0).mean(axis=1), rtol=1e-5)
     assert 0.2 < float(found.risk.mean()) < 0.8
     np.testing.assert_allclose(found.risk, found.shield, atol=4.5 * np.sqrt(0.25 / 20))
 

@@ -128,7 +128,10 @@ def test_recording_changes_no_decision(agent, recorded):
         with np.load(path) as stored:
             np.testing.assert_array_equal(stored["action"], [action for action, *_ in decisions[episode]])
             for name in ("proposed", "p_safe", "traces_used", "first_violation"):
-                plain = [getattr(decision, name)[env] for _, decision, env in decisions[episode]]
+                plain = [
+                    getattr(decision.evidence if name == "first_violation" else decision, name)[env]
+                    for _, decision, env in decisions[episode]
+                ]
                 np.testing.assert_array_equal(stored[name], np.array(plain))
             assert np.isnan(stored["milliseconds"][0])
 

@@ -1,6 +1,5 @@
 """Whatever is proposed, seen or foreseen: what reaches the environment is an action of its space, and was checked."""
 
-import gymnasium as gym
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,29 +9,11 @@ from ambs.dynamics import Step
 from ambs.errors import UserError
 from ambs.shield import Reason, ShieldConfig, Shielded, ShieldProblem, rollout
 from ambs.shield.actions import allowed, last_resort, outside, proposal
-from tests.shield.worlds import ATOMS, PSI
+from tests.shield.worlds import ATOMS, PSI, Room
 
 BOX = spaces.Box(np.float32([-1, 0]), np.float32([1, 0.5]))
 DISCRETE = spaces.Discrete(3)
 CONFIG = ShieldConfig(horizon=2, traces=64)
-
-
-class Room(gym.Env):
-    """Takes down what it is told to do; its state is of no importance, its observation lies in [0, 1]."""
-
-    def __init__(self, action_space, fallback=None):
-        self.action_space, self.observation_space = action_space, spaces.Box(0.0, 1.0, (2,))
-        self.atoms, self.psi = ATOMS, PSI
-        self.seen, self.labels, self.done = np.zeros(2, np.float32), np.zeros(2, bool), []
-        if fallback is not None:
-            self.fallback_action = fallback
-
-    def reset(self, *, seed=None, options=None):
-        return self.seen, {"labels": self.labels}
-
-    def step(self, action):
-        self.done.append(action)
-        return self.seen, 0.0, False, False, {"labels": self.labels}
 
 
 def shielded(space, backup, fallback=None):

@@ -11,7 +11,7 @@ from ambs.dynamics import Step
 from ambs.errors import UserError
 from ambs.shield import Reason, ShieldConfig, ShieldProblem, Trace, rollout, shield, shield_with_deadline
 from ambs.streams import at, stream
-from tests.shield.worlds import ATOMS, PSI
+from tests.shield.worlds import ATOMS, PSI, coin_problem, constant
 
 PLACES = (
     "state", "proposed", "label", "label of few traces", "continue", "flag", "later state", "final state", "policy action",
@@ -169,3 +169,75 @@ def test_deadline_path_fails_safe_too(place):
     decision = decide(stream(0, "shield"), jnp.full((2, 2), bad), jnp.zeros((2, 2)), jnp.zeros((2, 2), bool))
     assert decision.overridden.all()
     assert np.isfinite(np.asarray(decision.action)).all()
+
+
+@pytest.mark.parametrize("switched", ["statically", "at run time"])
+def test_a_shield_that_is_off_fails_safe_too(switched):
+    """By hand: one is sound, one has a NaN state, one proposes NaN, one is not trusted; all labels say unsafe.
+
+    Switched off statically it needs neither labels nor a model.
+    """
+    nan = jnp.nan
+    state = jnp.array([[0.0], [nan], [0.0], [0.0]])
+    proposed = jnp.array([[0.0, 0.1], [0.0, 0.1], [0.0, nan], [0.0, 0.1]])
+    trusted = jnp.array([True, True, True, False])
+    if switched == "statically":
+        problem = coin_problem(0.0, ShieldConfig(), rollout_fn=never, fallback=np.array([0.0, 0.7]))
+        decision = shield(stream(0, "shield"), state, proposed, problem, active=False, trusted=trusted)
+    else:
+        problem = coin_problem(0.0, ShieldConfig(), fallback=np.array([0.0, 0.7]))
+        decide = jax.jit(lambda *masks: shield(*masks[:3], problem, jnp.ones((4, 2), bool), **masks[3]))
+        given = (stream(0, "shield"), state, proposed)
+        assert decide(*given, {"active": jnp.array(True)}).reason[0] == Reason.ALREADY_UNSAFE
+        decision = decide(*given, {"active": jnp.array(False), "trusted": trusted})
+    assert decision.reason.tolist() == [Reason.ACCEPTED] + [Reason.NON_FINITE] * 3
+    assert decision.overridden.tolist() == [False, True, True, True]
+    # The backup wants (0, .5); what it makes of a state that is not finite is not asked for.
+    np.testing.assert_allclose(decision.action, [[0, 0.1], [0, 0.7], [0, 0.5], [0, 0.5]])
+    assert decision.traces_used.tolist() == decision.violating.tolist() == [0] * 4
+    assert decision.interval.tolist() == [[0, 1]] * 4
+    assert (decision.evidence.first_violation == -1).all()
+
+
+def never(*_given):
+    raise AssertionError("nobody is to imagine anything")
+
+
+def test_each_environment_may_have_its_shield_off():
+    """The action is as risky as can be: where the shield is on it is overridden."""
+    problem = coin_problem(0.0, ShieldConfig(horizon=2, traces=64))
+    given = (stream(0, "shield"), jnp.zeros((3, 1)), jnp.array([[1.0, 0.0]] * 3), problem, jnp.zeros((3, 2), bool))
+    decision = shield(*given, active=jnp.array([True, False, True]))
+    assert decision.overridden.tolist() == [True, False, True]
+    assert decision.traces_used.tolist() == [64, 0, 64]
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (None, ["best", "best", "best", "best", "wanted", "best", "best", "wanted"]),
+        (2, ["best", "best", "last", "last", "wanted", "best", "best", "wanted"]),
+        (0, ["last", "last", "last", "last", "wanted", "last", "last", "wanted"]),
+    ],
+)
+def test_refusals_in_a_row(after, expected):
+    """By hand: refused at 0 … 3, 5 and 6. No chance takes part, and the fallback acts after so many; a neighbour who is
+    refused at every other decision never comes that far."""
+    sound = [False, False, False, False, True, False, False, True]
+    actions = {"best": [0.0, 0.2], "last": [0.0, 0.7], "wanted": [0.0, 0.1]}
+    drawn = lambda key, _state: jax.random.uniform(key, (2,))  # noqa: E731
+    config = ShieldConfig(failsafe_after=after)
+    parts = {"backup": drawn, "blind": constant(actions["best"]), "fallback": np.array(actions["last"])}
+    problem, memory, found = coin_problem(0.0, config, **parts), None, []
+    for t, good in enumerate(sound):
+        decision = shield(
+            at(stream(0, "shield"), t), jnp.zeros((2, 1)), jnp.array([actions["wanted"]] * 2), problem,
+            active=False, trusted=jnp.array([good, t % 2 == 0]), memory=memory,
+        )  # fmt: skip
+        memory = decision.memory
+        found.append(np.asarray(decision.action))
+    np.testing.assert_allclose(np.array(found)[:, 0], np.array([actions[name] for name in expected]), rtol=1e-6)
+    other = "last" if after == 0 else "best"
+    np.testing.assert_allclose(np.array(found)[:, 1], np.array([actions["wanted"], actions[other]] * 4), rtol=1e-6)
+    with pytest.raises(UserError, match="failsafe_after must be at least 0"):
+        ShieldConfig(failsafe_after=-1)

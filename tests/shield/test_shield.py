@@ -1,4 +1,4 @@
-"""The shield's behaviour: what it plays, whom it blames, what it says, and that it compiles once."""
+"""The shield's behaviour: what it plays, what it says, and that it compiles once."""
 
 import itertools
 
@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from ambs.errors import UserError
-from ambs.shield import Reason, ShieldConfig, ShieldProblem, Trace, paper_semantics, shield, shield_with_deadline
+from ambs.shield import Reason, ShieldConfig, ShieldProblem, paper_semantics, shield, shield_with_deadline
 from ambs.shield.rules import accepted_risks
-from ambs.shield.traces import judge, rollout
+from ambs.shield.traces import rollout
 from ambs.spec import parse_formula
-from ambs.spec.risk import step_risk
 from ambs.streams import at, stream
 from tests.shield.worlds import ATOMS, PSI, coin, coin_problem, constant, script
 
@@ -33,11 +32,11 @@ def test_accepts_safe_and_overrides_risky_actions():
     assert decision.p_safe.tolist() == [1, 0, 1]
     assert decision.traces_used.tolist() == [64, 64, 64]
     assert [Reason(int(code)) for code in decision.reason] == [Reason.ACCEPTED, Reason.TOO_RISKY, Reason.ACCEPTED]
-    drawn = np.asarray(decision.first_violation)
+    drawn = np.asarray(decision.evidence.first_violation)
     assert (drawn[1, :64] == 1).all()
     assert (drawn[0, :64] == 0).all()
     assert (drawn[:, 64:] == -1).all()
-    assert (np.asarray(decision.atom)[1, :64] == 0).all()
+    assert (np.asarray(decision.evidence.atom)[1, :64] == 0).all()
     assert "first after 1 steps" in decision.explain(1, ATOMS)
     assert "by hazard" in decision.explain(1, ATOMS)
     assert decision.explain(0, ATOMS).startswith("accept: 0 of 64")
@@ -49,11 +48,11 @@ def test_exactly_the_proposed_action_is_played_first():
     proposed = jnp.array([[1.0, 0.0]])
     exact = run(coin_problem(0.0, ShieldConfig()), proposed)
     assert exact.overridden.tolist() == [True]
-    assert set(np.asarray(exact.first_violation)[0, :64]) == {1}
+    assert set(np.asarray(exact.evidence.first_violation)[0, :64]) == {1}
     resampled = run(coin_problem(0.0, ShieldConfig(resample_first=True)), proposed)
     assert resampled.overridden.tolist() == [False]
     later = run(coin_problem(1.0, ShieldConfig()), jnp.array([[0.0, 0.0]]))
-    assert set(np.asarray(later.first_violation)[0, :64]) == {2}
+    assert set(np.asarray(later.evidence.first_violation)[0, :64]) == {2}
 
 
 def test_already_unsafe():
@@ -71,60 +70,6 @@ def test_already_unsafe():
     np.testing.assert_allclose(leaving.action, [[0.0, 0.0], [0.0, 0.9]])
     ignored = run(coin_problem(0.0, ShieldConfig(check_initial=False)), proposed, labels_now=labels)
     assert ignored.overridden.tolist() == [False, False]
-
-
-def evidence(labels, config=None, psi=PSI, continues=None, probabilities=False, critics=None, key=KEY):
-    config = config or ShieldConfig(horizon=len(labels))
-    trace = script(labels, continues, probabilities)(None, jnp.zeros(1), None, None)
-    found = judge(key, trace, coin_problem(0.0, config, psi=psi, critics=critics))
-    return int(found.first_violation), int(found.atom), bool(found.finite)
-
-
-def test_first_violation_and_blame():
-    safe, hazard, collision, both = [0, 0], [1, 0], [0, 1], [1, 1]
-    assert evidence([safe, safe, safe]) == (0, -1, True)
-    assert evidence([safe, hazard, collision]) == (2, 0, True)
-    assert evidence([collision, hazard, safe]) == (1, 1, True)
-    assert evidence([safe, safe, both]) == (3, 0, True)
-    implication = parse_formula("hazard -> collision", ATOMS)
-    assert evidence([both, safe, hazard], psi=implication) == (3, 0, True)
-    assert evidence([safe, safe], psi=parse_formula("false")) == (1, -1, True)
-
-
-def test_every_pattern_of_violations():
-    """All 2^5 traces: violating iff any step violates, first step as plain Python finds it."""
-    for pattern in itertools.product([0, 1], repeat=5):
-        first, _, _ = evidence([[bit, 0] for bit in pattern])
-        assert first == (pattern.index(1) + 1 if any(pattern) else 0)
-
-
-def test_nothing_counts_after_the_episode_has_ended():
-    labels = [[0, 0], [0, 0], [1, 0]]
-    assert evidence(labels, continues=[1, 1, 1])[0] == 3
-    assert evidence(labels, continues=[1, 0, 1])[0] == 0
-    # The state in which the episode ends still counts, and continue is taken by its mode.
-    assert evidence(labels, continues=[1, 1, 0])[0] == 3
-    assert evidence(labels, continues=[0.9, 0.6, 0.2])[0] == 3
-    assert evidence(labels, continues=[0.9, 0.4, 0.9])[0] == 0
-
-
-def test_a_step_of_several_frames_is_drawn_once():
-    """As risky as its most dangerous frame, for any Ψ, both where it is drawn and where its expected cost counts."""
-    frames = jnp.array([[[0.1, 0.2], [0.5, 0.1]]])  # P(¬Ψ) = .28 and .55
-    either = jnp.array([[[0.9, 0.5], [0.4, 0.6]]])  # hazard -> collision fails with .45 and .16
-    implication = parse_formula("hazard -> collision", ATOMS)
-    for number, (labels, psi, risk) in enumerate(((frames, PSI, 0.55), (either, implication, 0.45))):
-        trace = Trace(labels, jnp.ones(1), jnp.ones(1, bool), jnp.zeros(1))
-        drawn, blamed = jax.vmap(
-            lambda key, trace=trace, psi=psi: judge(
-                key, trace, coin_problem(0.0, ShieldConfig(horizon=1, labels="sample"), psi=psi)
-            )[:2]
-        )(jax.random.split(at(KEY, number), 10_000))
-        assert np.mean(np.asarray(drawn) == 1) == pytest.approx(risk, abs=0.015)
-        assert (np.asarray(blamed)[np.asarray(drawn) == 1] >= 0).all()
-        mean = ShieldConfig(horizon=1, labels="mean", cost=10.0)
-        assert float(judge(KEY, trace, coin_problem(0.0, mean, psi=psi)).cost) == pytest.approx(10 * risk, rel=1e-5)
-        assert float(step_risk(psi, ATOMS, labels)[0]) == pytest.approx(risk, rel=1e-5)
 
 
 def test_levels_that_calibration_may_put_in_force():
@@ -177,52 +122,6 @@ def test_levels_that_calibration_may_put_in_force():
     assert there.as_asked() == config.as_asked() == config
 
 
-def test_label_rules():
-    labels = [[0.4, 0.2], [0.4, 0.2]]
-    mode = ShieldConfig(horizon=2, labels="mode")
-    assert evidence(labels, mode, probabilities=True)[0] == 0
-    assert evidence([[0.4, 0.2], [0.6, 0.2]], mode, probabilities=True)[:2] == (2, 0)
-    calibrated = ShieldConfig(horizon=2, labels="mode", label_threshold=(0.5, 0.15))
-    assert evidence(labels, calibrated, probabilities=True)[:2] == (1, 1)
-    sampling = ShieldConfig(horizon=2, labels="sample")
-    trace = script(labels, probabilities=True)(None, jnp.zeros(1), None, None)
-    draws = jax.vmap(lambda key: judge(key, trace, coin_problem(0.0, sampling)).first_violation)(
-        jax.random.split(KEY, 10_000)
-    )
-    # A step violates with 1 − .6 · .8 = .52.
-    assert np.mean(np.asarray(draws) == 1) == pytest.approx(0.52, abs=0.02)
-    assert np.mean(np.asarray(draws) == 2) == pytest.approx(0.48 * 0.52, abs=0.02)
-    # Thresholded expected costs let .03 per step pass over 30 steps although P(violation) is .60.
-    mean = ShieldConfig(labels="mean")
-    assert evidence([[0.03, 0.0]] * 30, mean, probabilities=True)[0] == 0
-    assert evidence([[0.04, 0.0]] * 30, mean, probabilities=True)[0] > 0
-
-
-def test_cost_of_a_trace_against_the_threshold():
-    """A violation at exactly t = T flags in float32; one at H + 1 … T is the critics' to see."""
-    config = ShieldConfig(labels="mean")
-    at_the_end = [[0, 0]] * 29 + [[1, 0]]
-    assert evidence(at_the_end, config)[0] == 30
-    assert evidence([[0, 0]] * 30, config)[0] == 0
-    short = ShieldConfig(rolled=15, critics="max")
-    nothing = [[0, 0]] * 15
-    gamma, cost = 0.997, 10.0
-    # V(s_H) = γ^{k−1}·C for a violation k steps beyond H: the last one inside the horizon is k = 15, the first outside 16.
-    inside, outside = gamma**14 * cost, gamma**15 * cost
-    assert evidence(nothing, short, critics=lambda _s: jnp.array([inside, 0.0]))[:2] == (16, -2)
-    assert evidence(nothing, short, critics=lambda _s: jnp.array([outside, 0.0]))[0] == 0
-    least = ShieldConfig(rolled=15, critics="min")
-    assert evidence(nothing, least, critics=lambda _s: jnp.array([inside, 0.0]))[0] == 0
-    assert evidence(nothing, least, critics=lambda _s: jnp.array([inside, inside]))[0] == 16
-    # γ^{T−1−H}·C = 9.59 of 10 is what a critic must reach.
-    assert inside == pytest.approx(9.59, abs=0.005)
-    # Values are clipped to [0, C]: a wild critic cannot outweigh, nor a negative one excuse, what was seen.
-    seen = [[0, 0]] * 14 + [[1, 0]]
-    assert evidence(seen, short, critics=lambda _s: jnp.array([-1e9, -1e9]))[0] == 15
-    ended = evidence(nothing, short, continues=[1] * 14 + [0], critics=lambda _s: jnp.array([1e9, 1e9]))
-    assert ended[0] == 0
-
-
 def test_paper_semantics():
     config = paper_semantics()
     assert (config.rule, config.traces, config.steps, config.horizon) == ("fixed", 512, 15, 30)
@@ -240,14 +139,16 @@ def test_own_stream():
     proposed = jnp.array([[0.003, 0.0]] * 3)
     problem = coin_problem(0.003, ShieldConfig())
     first, again = run(problem, proposed), run(problem, proposed)
-    assert (first.first_violation == again.first_violation).all()
+    assert (first.evidence.first_violation == again.evidence.first_violation).all()
     other = run(problem, proposed, key=at(KEY, 1))
-    assert (first.first_violation != other.first_violation).any()
+    assert (first.evidence.first_violation != other.evidence.first_violation).any()
     fixed = run(coin_problem(0.003, ShieldConfig(rule="fixed")), proposed)
-    drawn = np.asarray(first.first_violation) >= 0
-    assert (np.asarray(first.first_violation)[drawn] == np.asarray(fixed.first_violation)[drawn]).all()
+    drawn = np.asarray(first.evidence.first_violation) >= 0
+    assert (
+        np.asarray(first.evidence.first_violation)[drawn] == np.asarray(fixed.evidence.first_violation)[drawn]
+    ).all()
     alone = run(problem, proposed[:1])
-    assert (alone.first_violation[0] == first.first_violation[0]).all()
+    assert (alone.evidence.first_violation[0] == first.evidence.first_violation[0]).all()
 
 
 def test_nothing_recompiles():
@@ -370,37 +271,6 @@ def test_misuse_is_told():
     with pytest.raises(UserError, match="3 entries for 2 atoms"):
         run(coin_problem(0.0, config, rollout_fn=script([[0.0, 0.0]] * 2, probabilities=True)))
     assert constant([1.0])(None, None).tolist() == [1]
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.uint8, bool])
-def test_whole_numbers_are_labels_too(dtype):
-    """`hazard -> collision` is violated in every step; read as probabilities, every atom would seem to hold."""
-    labels = np.array([[1, 0]] * 3, dtype)
-    trace = script(labels)(None, jnp.zeros(1), None, None)._replace(labels=jnp.asarray(labels)[:, None])
-    psi = parse_formula("hazard -> collision", ATOMS)
-    found = judge(KEY, trace, coin_problem(0.0, ShieldConfig(horizon=3), psi=psi))
-    assert int(found.first_violation) == 1
-
-
-def test_continue_is_taken_by_its_mode_and_ties_count_as_going_on():
-    assert evidence([[0, 0], [1, 0]], continues=[0.5, 1.0])[0] == 2
-
-
-def test_seen_violations_do_not_depend_on_arithmetic():
-    """With critics on, a hard violation at the last imagined step counts, whatever the threshold's exponent."""
-    for exponent in (0.0, -0.5, -0.999):
-        config = ShieldConfig(critics="max", threshold_exponent=exponent)
-        assert evidence([[0, 0]] * 29 + [[1, 0]], config, critics=lambda _s: jnp.zeros(2))[:2] == (30, 0)
-
-
-def test_frames_of_a_step():
-    """Two frames at p = .5: P(any) is .75, the paper's clipped sum is 1."""
-    trace = script([[0.0, 0.0]], probabilities=True)(None, jnp.zeros(1), None, None)
-    trace = trace._replace(labels=jnp.array([[[0.5, 0.0], [0.5, 0.0]]]))
-    for frame_costs, flagged in (("any", False), ("sum", True)):
-        config = ShieldConfig(horizon=1, labels="mean", frame_costs=frame_costs)
-        found = judge(KEY, trace, coin_problem(0.0, config))
-        assert (int(found.first_violation) > 0) == flagged
 
 
 def test_explanations_name_the_right_culprit():

@@ -145,8 +145,8 @@ def test_company_changes_no_decision(envs):
             if env == 1:
                 reason, used = Reason.ALREADY_UNSAFE, 0
             assert (Reason(int(decision.reason[env])), int(decision.traces_used[env])) == (reason, used)
-            np.testing.assert_array_equal(decision.first_violation[env, :used], futures[env, :used])
-            assert (decision.first_violation[env, used:] == NOT_DRAWN).all()
+            np.testing.assert_array_equal(decision.evidence.first_violation[env, :used], futures[env, :used])
+            assert (decision.evidence.first_violation[env, used:] == NOT_DRAWN).all()
             assert int(decision.violating[env]) == int((futures[env, :used] > 0).sum())
             seen.add((reason, used))
     assert len(seen) >= min(envs + 1, 6)

@@ -2,12 +2,16 @@
 
 from typing import Any
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
 
 from ambs.dynamics import Step
-from ambs.shield import ShieldConfig, ShieldProblem, rollout
+from ambs.shield import Decision, ShieldConfig, ShieldProblem, rollout, shield
 from ambs.spec import Atoms, parse_formula
+from ambs.streams import stream
 
 ATOMS = Atoms(("hazard", "collision"))
 PSI = parse_formula("!hazard & !collision", ATOMS)
@@ -36,6 +40,32 @@ def coin_problem(p: float, config: ShieldConfig, **extra: Any) -> ShieldProblem:
             **extra,
         }
     )
+
+
+def accepted(actions: Any, config: ShieldConfig | None = None) -> Decision:
+    """The decision of a shield that is switched off, on host; with these actions, be they finite or not."""
+    wanted = jnp.asarray(actions, jnp.float32)
+    problem, nowhere = coin_problem(0.0, config or ShieldConfig()), jnp.zeros((len(wanted), 1))
+    decision = shield(stream(0, "shield"), nowhere, jnp.zeros((len(wanted), 2)), problem, active=False)
+    return jax.device_get(decision._replace(action=wanted, proposed=wanted))
+
+
+class Room(gym.Env):
+    """Takes down what it is told to do; its state is of no importance, its observation lies in [0, 1]."""
+
+    def __init__(self, action_space, fallback=None):
+        self.action_space, self.observation_space = action_space, spaces.Box(0.0, 1.0, (2,))
+        self.atoms, self.psi = ATOMS, PSI
+        self.seen, self.labels, self.done = np.zeros(2, np.float32), np.zeros(2, bool), []
+        if fallback is not None:
+            self.fallback_action = fallback
+
+    def reset(self, *, seed=None, options=None):
+        return self.seen, {"labels": self.labels}
+
+    def step(self, action):
+        self.done.append(action)
+        return self.seen, 0.0, False, False, {"labels": self.labels}
 
 
 def script(labels: Any, continues: Any = None, probabilities: bool = False) -> Any:

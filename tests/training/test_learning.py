@@ -80,8 +80,8 @@ def test_a_frozen_world_model_fails():
 def test_a_shield_that_accepts_everything_fails(monkeypatch):
     sound = act.shield
 
-    def blind(key, state, proposed, parts, labels):
-        decision = sound(key, state, proposed, parts, labels)
+    def blind(key, state, proposed, *rest, **masks):
+        decision = sound(key, state, proposed, *rest, **masks)
         return decision._replace(action=proposed, overridden=jnp.zeros_like(decision.overridden))
 
     monkeypatch.setattr(act, "shield", blind)

@@ -15,11 +15,11 @@ from ambs.config import Config
 from ambs.data import Observation
 from ambs.errors import UserError
 from ambs.nn.precision import cast, compute_dtype
-from ambs.shield.config import ShieldConfig
+from ambs.shield.hold import Memory, no_memory
 from ambs.shield.problem import ShieldProblem
-from ambs.shield.rules import Decision, Reason, rule
-from ambs.shield.shield import select, shield
-from ambs.shield.traces import NO_ATOM, NOT_DRAWN, all_finite, rollout
+from ambs.shield.rules import Decision
+from ambs.shield.shield import shield
+from ambs.shield.traces import all_finite, rollout, select
 from ambs.streams import at, stream
 from ambs.world_model.model import WorldModel
 from ambs.world_model.rssm import Latent
@@ -45,6 +45,8 @@ class ActorState(NamedTuple):
     """Executed last."""
     held: Int[Array, "envs"]
     """For how many more steps it is held, should the state violate Ψ as long."""
+    refused: Int[Array, "envs"]
+    """Decisions in a row that were refused, up to the last."""
 
 
 def default_thresholds(config: Config, atoms: int) -> jax.Array:
@@ -64,7 +66,13 @@ def initial_actor_state(player: Player, envs: int) -> ActorState:
     """Before the first observation."""
     start = player.model.rssm.initial()
     latent = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (envs, *leaf.shape)), start)
-    return ActorState(latent, jnp.zeros((envs, player.model.spec.actions)), jnp.zeros(envs, jnp.int32))
+    return actor_state(latent, jnp.zeros((envs, player.model.spec.actions)))
+
+
+def actor_state(latent: Latent, action: Float[Array, "envs actions"]) -> ActorState:
+    """Of latents and the actions executed last: nothing is held, nothing was refused."""
+    blank = no_memory(action)
+    return ActorState(latent, action, blank.held, blank.refused)
 
 
 def act(
@@ -90,7 +98,8 @@ def act(
     built in (`shielded`).
 
     An observation that is not `usable` or not finite, or that makes a latent that is not finite, does not reach the memory:
-    shield or not, the backup policy acts on the last good state there, reason `NON_FINITE`.
+    it is not trusted, and shield or not the backup policy's best action for the last good state is executed, reason
+    `NON_FINITE`; after `ShieldConfig.failsafe_after` such decisions in a row the world's fallback.
     """
     envs = carry.action.shape[0]
     fast = in_precision(player, dtype)
@@ -106,21 +115,18 @@ def act(
         known = jax.vmap(fast.model.trace_labels)(latent.features)[:, -1] >= player.thresholds[None]
     else:
         known = fast.model.true_trace_labels(labels_now[:, None])[:, 0]
-    problem = shield_problem(fast, config)
-    plain = accepted(proposed, config.shield)
-    if shielded:
-
-        def decide() -> Decision:
-            return shield(at(stream(root, "shield"), step), latent, proposed, problem, known)
-
-        decision = jax.lax.cond(active, decide, lambda: plain)
-    else:
-        decision = plain
-    decision, held = _held(decision, carry, is_first, config.shield.hold)
-    sound = good & jax.vmap(all_finite)(decision.action)
-    decision = jax.lax.cond(sound.all(), lambda: decision, lambda: _blind(decision, sound, latent, problem, root, step))
-    memory = jax.tree.map(lambda new, old: new.astype(old.dtype), ActorState(latent, decision.action, held), carry)
-    return memory, decision
+    decision = shield(
+        at(stream(root, "shield"), step),
+        latent,
+        proposed,
+        shield_problem(fast, config),
+        known,
+        active=active if shielded else False,
+        trusted=good,
+        memory=Memory(carry.action, jnp.where(is_first, 0, carry.held), carry.refused),
+    )
+    memory = ActorState(latent, decision.action, decision.memory.held, decision.memory.refused)
+    return jax.tree.map(lambda new, old: new.astype(old.dtype), memory, carry), decision
 
 
 # Kept per settings, so that a second run of the same settings in a process compiles nothing.
@@ -131,48 +137,11 @@ def compiled_act(config: Config, shielded: bool, policy: str = "task") -> Any:
     return jax.jit(bound, donate_argnums=1)
 
 
-def _held(
-    decision: Decision, carry: ActorState, is_first: Bool[Array, "envs"], steps: int
-) -> tuple[Decision, Int[Array, "envs"]]:
-    """The decision with the last backup action in place of a new one where the state violates Ψ still; and for how long on."""
-    unsafe = decision.reason == Reason.ALREADY_UNSAFE
-    again = unsafe & (carry.held > 0) & ~is_first
-    action = select(again, carry.action.astype(decision.action.dtype), decision.action)
-    left = jnp.where(unsafe, jnp.where(again, carry.held - 1, steps - 1), 0)
-    return decision._replace(action=action), left
-
-
 def _last_good(player: Player, carry: ActorState, is_first: Bool[Array, "envs"], like: Latent) -> Latent:
     """The remembered state; the first of an episode where there is none or it is spoilt."""
     start = initial_actor_state(player, is_first.shape[0]).latent
     kept = select(is_first | ~jax.vmap(all_finite)(carry), start, carry.latent)
     return jax.tree.map(lambda leaf, same: leaf.astype(same.dtype), kept, like)
-
-
-def _blind(
-    decision: Decision,
-    sound: Bool[Array, "envs"],
-    latent: Latent,
-    problem: ShieldProblem,
-    root: Key[Array, ""],
-    step: Int[Array, ""],
-) -> Decision:
-    """The decision with the backup policy, or the action of last resort, in place of what is not sound."""
-    envs = sound.shape[0]
-    backup = jax.vmap(problem.backup)(_keys(root, "blind", step, envs), latent)
-    trusted = jax.vmap(all_finite)((latent, backup))
-    resort = jnp.zeros_like(backup)
-    if problem.fallback is not None:
-        resort = jnp.broadcast_to(jnp.where(all_finite(problem.fallback), problem.fallback, 0.0)[None], backup.shape)
-    action = select(trusted, backup, resort.astype(backup.dtype)).astype(decision.action.dtype)
-    unknown = jnp.broadcast_to(jnp.array([[0.0, 1.0]], decision.interval.dtype), decision.interval.shape)
-    return decision._replace(
-        action=select(sound, decision.action, action),
-        overridden=decision.overridden | ~sound,
-        p_safe=jnp.where(sound, decision.p_safe, 0.0),
-        interval=select(sound, decision.interval, unknown),
-        reason=jnp.where(sound, decision.reason, int(Reason.NON_FINITE)),
-    )
 
 
 def shield_problem(player: Player, config: Config) -> ShieldProblem:
@@ -192,25 +161,7 @@ def shield_problem(player: Player, config: Config) -> ShieldProblem:
         thresholds=player.thresholds,
         level=player.level,
         leave=player.actors.backup.best if config.shield.leave == "mode" else None,
-    )
-
-
-def accepted(proposed: Float[Array, "envs actions"], config: ShieldConfig) -> Decision:
-    """The decision of no shield at all."""
-    envs, traces = proposed.shape[0], rule(config).traces
-    return Decision(
-        action=proposed,
-        overridden=jnp.zeros(envs, bool),
-        p_safe=jnp.zeros(envs),
-        interval=jnp.broadcast_to(jnp.array([[0.0, 1.0]]), (envs, 2)),
-        traces_used=jnp.zeros(envs, int),
-        violating=jnp.zeros(envs, int),
-        reason=jnp.full(envs, int(Reason.ACCEPTED)),
-        first_violation=jnp.full((envs, traces), NOT_DRAWN),
-        atom=jnp.full((envs, traces), NO_ATOM),
-        cost=jnp.zeros((envs, traces)),
-        critic=jnp.zeros((envs, traces)),
-        proposed=proposed,
+        blind=player.actors.backup.best,
     )
 
 

@@ -29,7 +29,7 @@ from ambs.storage.arrays import restore
 from ambs.storage.binding import check_bound
 from ambs.storage.run_folder import RunFolder
 
-NEUTRAL = {"hold", "leave", "traces", "chunk", "label_threshold"}
+NEUTRAL = {"hold", "leave", "failsafe_after", "traces", "chunk", "label_threshold"}
 """Settings of a shield that leave the level in force what it was calibrated for."""
 LARGEST_BATCH = 1_000_000
 BUSY = "this agent is deciding in another thread at the moment: load one for each thread"
@@ -109,8 +109,8 @@ class Agent:
         they are known; else the shield goes by what the model makes of the observation.
 
         An observation that is not finite, lies outside the bounds of its space, has masked entries, or is not of the shape and
-        kind that the agent was trained on, is refused: memory stays as it was, the backup policy acts on the last good
-        state, and `refused` says what is wrong.
+        kind that the agent was trained on, is refused: memory stays as it was, the backup policy's best action for the last
+        good state is executed, after `shield.failsafe_after` refusals in a row the fallback, and `refused` says what is wrong.
         """
         self._claim()
         try:
@@ -173,7 +173,10 @@ class Agent:
     def explain(self, decision: Decision, env: int = 0) -> str:
         """One sentence on the last decision."""
         if self.refused and decision.reason[env] == Reason.NON_FINITE:
-            return f"override: {self.refused}; the backup policy acts on the last good state"
+            most = self.config.shield.failsafe_after
+            failsafe = most is not None and decision.memory.refused[env] > most
+            acts = "the fallback action is executed" if failsafe else "the backup policy acts on the last good state"
+            return f"override: {self.refused}; {acts}"
         _, atoms = self.player.model.trace_formula()
         return decision.explain(env, atoms, self.config.shield)
 

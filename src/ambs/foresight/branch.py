@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ambs.acting.act import ActorState
+from ambs.acting.act import actor_state
 from ambs.acting.agent import Agent
 from ambs.envs.snapshot import Snapshot, generator_to_array, together
 from ambs.foresight.collect import Kept
@@ -54,7 +54,7 @@ def _failing(agent: Agent, envs: Any, kept: Kept, place: int, seed: int) -> floa
     envs.set_state(together([_other_chance(own, [seed, place, number]) for number in range(futures)]))
     latent = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[place][None], (futures, *leaf.shape[1:])), kept.latent)
     action = np.broadcast_to(kept.proposed[place], (futures, kept.proposed.shape[1]))
-    memory = ActorState(latent, jnp.asarray(action), jnp.zeros(futures, jnp.int32))
+    memory = actor_state(latent, jnp.asarray(action))
     root = jax.random.fold_in(stream(agent.root, "branched"), place)
     failed, over = np.zeros(futures, bool), np.zeros(futures, bool)
     for step in range(1, agent.config.shield.horizon + 1):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ambs.acting.act import ActorState
+from ambs.acting.act import actor_state
 from ambs.acting.agent import Agent
 from ambs.envs.snapshot import Snapshot, together
 from ambs.recording.futures import PICTURES, shown_steps
@@ -61,7 +61,7 @@ def _batch(agent: Agent, envs: Any, moments: list[Moment], steps: int) -> list[T
     envs.set_state(together([moment.snapshot for moment in moments if moment.snapshot is not None]))
     latent = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[moment.latent for moment in moments])
     action = np.stack([moment.proposed for moment in moments])
-    memory = ActorState(latent, jnp.asarray(action), jnp.zeros(len(action), jnp.int32))
+    memory = actor_state(latent, jnp.asarray(action))
     root = stream(agent.root, "twin")
     over = np.zeros(len(moments), bool)
     rows: list[dict[str, Any]] = []

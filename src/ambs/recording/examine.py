@@ -19,7 +19,7 @@ from ambs.envs.scene import NOTHING, stacked
 from ambs.errors import RunError, UserError
 from ambs.nn.precision import compute_dtype
 from ambs.recording.counterfactuals import Moment, Twin, roll_twins
-from ambs.recording.futures import Futures, imagine_again
+from ambs.recording.futures import STORED, Futures, imagine_again
 from ambs.recording.ground_truth import FUTURES, Situation, TrueWorld, safe_futures, true_world
 from ambs.shield.rules import Reason
 from ambs.streams import at, stream
@@ -209,7 +209,7 @@ def _arrays(
 
 def _future_arrays(futures: dict[int, Futures], episode: dict[str, Any], envs: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {"futures.step": np.array(list(futures))}
-    for name in ("first_violation", "atom", "cost", "critic"):
+    for name in STORED:
         arrays[f"futures.{name}"] = np.stack([getattr(one.evidence, name) for one in futures.values()])
     for name in ("trace", "labels", "continues", "shown", "image", "vector"):
         parts = [getattr(one, name) for one in futures.values()]

@@ -16,6 +16,8 @@ from ambs.world_model.rssm import Latent
 
 WORST = 4
 """Futures that are decoded."""
+STORED = tuple(name for name in Evidence._fields if name != "finite")
+"""What a recording keeps of the evidence."""
 PICTURES = 8
 """Most pictures of one of them."""
 

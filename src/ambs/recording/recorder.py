@@ -16,6 +16,7 @@ from ambs.envs.vector.replicas import UNSAVED
 from ambs.errors import UserError
 from ambs.recording.counterfactuals import Moment
 from ambs.recording.examine import Budget, Details
+from ambs.recording.futures import STORED
 from ambs.shield.rules import Decision, Reason
 from ambs.storage.files import write_atomic
 
@@ -23,6 +24,8 @@ FORMAT = 2
 FRAMES_PER_SECOND = 20
 LARGEST_PICTURE = 128
 """Side of a stored picture (pixels)."""
+NOT_STORED = ("action", "evidence", "memory")
+"""Of a decision's fields: `action` is what the environment was told, and evidence is stored by fields of its own."""
 KINDS_OF_FILES = ("npz", "json", "html")
 """Endings of what belongs to a recorded episode: its arrays, its facts, its page."""
 
@@ -130,8 +133,9 @@ class Recorder:
         row["milliseconds"] = np.float32(seen["milliseconds"])
         decision: Decision | None = seen["decision"]
         if decision is not None:
-            fields = decision._asdict()
-            row |= {key: np.asarray(jax.tree.leaves(value)[0])[env] for key, value in fields.items() if key != "action"}
+            fields = {name: part for name, part in decision._asdict().items() if name not in NOT_STORED}
+            fields |= {name: getattr(decision.evidence, name) for name in STORED}
+            row |= {key: np.asarray(jax.tree.leaves(value)[0])[env] for key, value in fields.items()}
         return {key: np.array(value) for key, value in row.items()}
 
     def _write_all(self, extra: dict[str, Any]) -> None:

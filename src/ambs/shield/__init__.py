@@ -1,6 +1,7 @@
 """Approximate model-based shielding (Alg. 2) over any model that is given as a function."""
 
 from ambs.shield.config import ShieldConfig, paper_semantics
+from ambs.shield.hold import Memory, no_memory
 from ambs.shield.problem import Policy, RolloutFn, ShieldProblem, Trace
 from ambs.shield.rules import Decision, Reason, Rule, replay, rule
 from ambs.shield.shield import shield, shield_with_deadline
@@ -11,6 +12,7 @@ from ambs.shield.wrapper import Shielded
 __all__ = [
     "Decision",
     "Evidence",
+    "Memory",
     "Policy",
     "Reason",
     "RolloutFn",
@@ -19,6 +21,7 @@ __all__ = [
     "ShieldProblem",
     "Shielded",
     "Trace",
+    "no_memory",
     "paper_semantics",
     "replay",
     "rollout",

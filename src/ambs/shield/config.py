@@ -59,6 +59,9 @@ class ShieldConfig:
     where it is changes its mind at every step, and stays."""
     leave: Literal["sample", "mode"] = "mode"
     """What of the backup policy acts while the state violates Ψ already: its best action, or a drawn one."""
+    failsafe_after: int | None = None
+    """Refusals in a row (observations, or numbers that are not finite) in which the backup policy acts on the last good state;
+    from the next one on the world's fallback action does, until a decision can be trusted again. None: never."""
     resample_first: bool = False
     """Whether each trace draws its own first action; then the executed action itself is never checked."""
     frame_costs: Literal["any", "sum"] = "any"
@@ -82,6 +85,7 @@ class ShieldConfig:
         if self.steps > MOST_STEPS:
             raise UserError(f"at most {MOST_STEPS} steps can be rolled out, got {self.steps}")
         at_least(self, 1, "hold")
+        at_least(self, 0, "failsafe_after")
         within(self, "(0, 1)", "discount")
         within(self, "(0, inf)", "cost")
         within(self, "(-1, 0]", "threshold_exponent")

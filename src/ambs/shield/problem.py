@@ -48,13 +48,15 @@ class ShieldProblem:
     critics: Critics | None = None
     """Safety critics: final state -> values `[critics]`."""
     fallback: Any = None
-    """Action of last resort; None: zeros."""
+    """Action of last resort, and after `ShieldConfig.failsafe_after` refusals in a row; None: zeros."""
     thresholds: Float[Array, "atoms"] | None = None
     """Calibrated label thresholds, in place of the settings' `label_threshold`; they may change from call to call."""
     level: Int[Array, ""] | None = None
     """Number of the level in force (`ShieldConfig.levels`), in place of the settings' Δ; it may change from call to call."""
     leave: Policy | None = None
     """What acts where the state violates Ψ already, in place of the backup policy."""
+    blind: Policy | None = None
+    """What acts where something cannot be trusted (`Reason.NON_FINITE`), in place of the backup policy: its best action, say."""
 
     def __post_init__(self) -> None:
         known = [leaf for leaf in jax.tree.leaves(self.fallback) if not isinstance(leaf, jax.core.Tracer)]

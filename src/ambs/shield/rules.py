@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ambs.shield.config import ShieldConfig
-from ambs.shield.traces import CRITIC, NO_ATOM
+from ambs.shield.hold import Memory
+from ambs.shield.traces import CRITIC, NO_ATOM, Evidence
 from ambs.spec.bounds import accept_count, clopper_pearson
 from ambs.spec.formula import Atoms
 from ambs.spec.sequential import characteristics
@@ -158,16 +159,12 @@ class Decision(NamedTuple):
     violating: Int[Array, "envs"]
     reason: Int[Array, "envs"]
     """Codes of `Reason`."""
-    first_violation: Int[Array, "envs traces"]
-    """Per trace: step of the first violation, 0 none, H + 1 expected by a critic only, −1 not drawn."""
-    atom: Int[Array, "envs traces"]
-    """Per trace: index of the atom that broke Ψ, −1 none, −2 a critic."""
-    cost: Float[Array, "envs traces"]
-    """Per trace: its discounted cost, where traces are judged by it; else 0."""
-    critic: Float[Array, "envs traces"]
-    """Per trace: what a critic added to that."""
+    evidence: Evidence
+    """What the traces showed, `[envs, traces]`."""
     proposed: PyTree
     """What the task policy wanted."""
+    memory: Memory
+    """For the next decision in these environments."""
 
     def explain(self, env: int, atoms: Atoms, config: ShieldConfig | None = None) -> str:
         """One sentence on the decision for environment number `env`; with the config, what the theorems do not cover."""
@@ -185,11 +182,11 @@ class Decision(NamedTuple):
                 return "override: a non-finite number took part in the decision, so nothing it says can be trusted"
             case Reason.ACCEPTED:
                 return f"accept: {counted}"
-        first = np.asarray(self.first_violation[env])
+        first = np.asarray(self.evidence.first_violation[env])
         steps = first[first > 0]
         text = f"override: {counted}"
         if steps.size:
-            codes = np.asarray(self.atom[env])[first > 0]
+            codes = np.asarray(self.evidence.atom[env])[first > 0]
             names = [_culprit(int(code), atoms) for code in np.unique(codes)[::-1] if code != NO_ATOM]
             by = f", by {' and '.join(names)}" if names else ""
             text += f", first after {steps.min()} steps (median {int(np.median(steps))}){by}"

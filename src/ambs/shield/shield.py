@@ -3,8 +3,10 @@
 `shield` is one pure function, batched over environments and meant to be part of a larger jit. `shield_with_deadline` runs
 the same steps chunk by chunk from the host and gives up, safely, when time is up.
 
-Fails safe: a non-finite state, action, label, continue flag or critic overrides; a non-finite backup action is replaced by
-the fallback. Values are selected, never blended, so nothing non-finite reaches the executed action.
+Fails safe: a non-finite state, action, label, continue flag or critic overrides, and a state or proposal that is not trusted
+does, even where the shield is not active; a non-finite backup action is replaced by the fallback, and so is the backup policy
+after too many refusals in a row (`failsafe_after`). Values are selected, never
+blended, so nothing non-finite reaches the executed action.
 """
 
 import time
@@ -13,13 +15,29 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from ambs.errors import UserError
+from ambs.shield.hold import Memory, hold, no_memory
 from ambs.shield.problem import ShieldProblem, are_thresholds
 from ambs.shield.rules import Decision, Reason, Rule, counts_at, judge_counts, rule
-from ambs.shield.traces import NOT_DRAWN, Evidence, all_finite, sample, trace_keys
+from ambs.shield.traces import NOT_DRAWN, Evidence, all_finite, sample, select, trace_keys
 from ambs.streams import stream
+
+Mask = Bool[Array, "#envs"] | Bool[Array, ""] | bool
+"""A truth value for each environment, or one for all."""
+
+
+class _Moment(NamedTuple):
+    """What one decision is about, as `shield` is told."""
+
+    key: Key[Array, ""]
+    state: PyTree
+    proposed: PyTree
+    labels_now: Bool[Array, "envs atoms"] | None
+    active: Bool[Array, "envs"]
+    trusted: Bool[Array, "envs"]
+    memory: Memory
 
 
 class _Progress(NamedTuple):
@@ -36,31 +54,40 @@ def shield(
     proposed: PyTree,
     problem: ShieldProblem,
     labels_now: Bool[Array, "envs atoms"] | None = None,
-    usable: Bool[Array, "envs"] | None = None,
+    *,
+    active: Mask = True,
+    trusted: Mask = True,
+    memory: Memory | None = None,
 ) -> Decision:
     """Decide for every environment whether its proposed action is executed.
 
     `key` comes from the shield's own stream (`ambs.streams`), one per step. `state` and `proposed` have a leading axis of
     environments; `labels_now` are the labels of the current states, s_0 of G≤T, and needed unless `check_initial` is off.
-    Where `usable` is false, somebody has found state or proposal unfit, and they count as not finite.
+
+    Where the shield is not `active` a proposal is accepted without traces; said by the Python value False, nothing that would
+    draw them is compiled. Where somebody has found state or proposal unfit they are not `trusted`, and count as not finite:
+    active or not, the backup policy acts. `memory` is that of the decision before (`Decision.memory`); None: there was none.
     """
+    moment = _moment(key, state, proposed, labels_now, active, trusted, memory)
     table = rule(problem.config)
+    if active is False:
+        return _finish(_start(moment, problem, table), moment, problem, table)
+    _check_labels(labels_now, problem)
 
     def undecided(progress: _Progress) -> Bool[Array, ""]:
         return (progress.reason == Reason.UNDECIDED).any()
 
     def look(progress: _Progress) -> _Progress:
-        return _look(progress, key, state, proposed, problem, table)
+        return _look(progress, moment, problem, table)
 
-    progress = _start(state, proposed, problem, table, labels_now, usable)
-    progress = jax.lax.while_loop(undecided, look, progress)
-    return _finish(progress, key, state, proposed, problem, table)
+    progress = jax.lax.while_loop(undecided, look, _start(moment, problem, table))
+    return _finish(progress, moment, problem, table)
 
 
 def shield_with_deadline(
     problem: ShieldProblem, seconds: float, clock: Callable[[], float] = time.monotonic
 ) -> Callable[..., Decision]:
-    """A host-side shield with the arguments `(key, state, proposed, labels_now=None)` that stops looking after `seconds`.
+    """A host-side shield that stops looking after `seconds`; its arguments are those of `shield` without the problem.
 
     A chunk is not begun if the one before took longer than the time that is left, and one that comes late is dropped; what
     is undecided then is overridden, reason `DEADLINE`. So is everything that was accepted, if the backup policy or anything
@@ -70,25 +97,31 @@ def shield_with_deadline(
     if not seconds > 0:
         raise UserError(f"a deadline must be above 0 seconds, got {seconds}")
     table = rule(problem.config)
-    start = jax.jit(lambda state, proposed, labels: _start(state, proposed, problem, table, labels))
-    look = jax.jit(lambda progress, key, state, proposed: _look(progress, key, state, proposed, problem, table))
-    finish = jax.jit(
-        lambda progress, key, state, proposed: _late_and_timely(progress, key, state, proposed, problem, table)
-    )
+    start = jax.jit(lambda moment: _start(moment, problem, table))
+    look = jax.jit(lambda progress, moment: _look(progress, moment, problem, table))
+    finish = jax.jit(lambda progress, moment: _late_and_timely(progress, moment, problem, table))
 
     compiled: list[Any] = []
 
-    def decide(key: Key[Array, ""], state: PyTree, proposed: PyTree, labels_now: Any = None) -> Decision:
+    def decide(
+        key: Key[Array, ""],
+        state: PyTree,
+        proposed: PyTree,
+        labels_now: Any = None,
+        *,
+        active: Mask = True,
+        trusted: Mask = True,
+        memory: Memory | None = None,
+    ) -> Decision:
+        _check_labels(labels_now, problem)
+        moment = _moment(key, state, proposed, labels_now, active, trusted, memory)
         if not compiled:
-            progress = start(state, proposed, labels_now)
-            compiled.append(jax.block_until_ready(finish(look(progress, key, state, proposed), key, state, proposed)))
+            compiled.append(jax.block_until_ready(finish(look(start(moment), moment), moment)))
         now = clock()
         end, longest = now + seconds, 0.0
-        progress = start(state, proposed, labels_now)
+        progress = start(moment)
         while bool((progress.reason == Reason.UNDECIDED).any()):
-            following = (
-                jax.block_until_ready(look(progress, key, state, proposed)) if now + longest <= end else progress
-            )
+            following = jax.block_until_ready(look(progress, moment)) if now + longest <= end else progress
             before, now = now, clock()
             longest = max(longest, now - before)
             if following is progress or now > end:
@@ -96,40 +129,61 @@ def shield_with_deadline(
                 progress = progress._replace(reason=late)
             else:
                 progress = following
-        late, timely = jax.block_until_ready(finish(progress, key, state, proposed))
+        late, timely = jax.block_until_ready(finish(progress, moment))
         return timely if clock() <= end else late
 
     return decide
 
 
+def _moment(
+    key: Key[Array, ""],
+    state: PyTree,
+    proposed: PyTree,
+    labels_now: Any,
+    active: Mask,
+    trusted: Mask,
+    memory: Memory | None,
+) -> _Moment:
+    """The arguments of a decision, each in the one shape that is compiled for."""
+    envs = jax.tree.leaves(proposed)[0].shape[0]
+    on, sound = (jnp.broadcast_to(jnp.asarray(mask), (envs,)) for mask in (active, trusted))
+    return _Moment(key, state, proposed, labels_now, on, sound, no_memory(proposed) if memory is None else memory)
+
+
+def _check_labels(labels_now: Any, problem: ShieldProblem) -> None:
+    if not problem.config.check_initial:
+        return
+    if labels_now is None:
+        raise UserError("labels_now, the labels of the current states, are needed unless check_initial is off")
+    if jnp.result_type(labels_now) != jnp.bool_:
+        raise UserError(f"labels_now must be truth values, got {jnp.result_type(labels_now)}")
+
+
 def _late_and_timely(
-    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, problem: ShieldProblem, table: Rule
+    progress: _Progress, moment: _Moment, problem: ShieldProblem, table: Rule
 ) -> tuple[Decision, Decision]:
     """The decision if time is up by now, in which nothing is accepted; and if it is not."""
     accepted = progress.reason == Reason.ACCEPTED
     reason = jnp.where(accepted, int(Reason.DEADLINE), progress.reason)
-    late = _finish(progress._replace(reason=reason), key, state, proposed, problem, table)
-    timely = late._replace(action=select(accepted, proposed, late.action), overridden=~accepted, reason=progress.reason)
-    return late, timely
+    late = _finish(progress._replace(reason=reason), moment, problem, table)
+    action = select(accepted, moment.proposed, late.action)
+    memory = late.memory._replace(action=action)
+    return late, late._replace(action=action, overridden=~accepted, reason=progress.reason, memory=memory)
 
 
-def _start(
-    state: PyTree, proposed: PyTree, problem: ShieldProblem, table: Rule, labels_now: Any, usable: Any = None
-) -> _Progress:
-    envs = jax.tree.leaves(proposed)[0].shape[0]
+def _start(moment: _Moment, problem: ShieldProblem, table: Rule) -> _Progress:
+    """The reasons that need no traces: nothing to decide, unsafe already, and first of all what cannot be trusted."""
+    envs = moment.trusted.shape[0]
     reason = jnp.full(envs, int(Reason.UNDECIDED))
-    if problem.config.check_initial:
-        if labels_now is None:
-            raise UserError("labels_now, the labels of the current states, are needed unless check_initial is off")
-        if jnp.result_type(labels_now) != jnp.bool_:
-            raise UserError(f"labels_now must be truth values, got {jnp.result_type(labels_now)}")
-        unsafe = ~problem.psi.holds(labels_now, problem.atoms)
+    if problem.config.check_initial and moment.labels_now is not None:
+        unsafe = ~problem.psi.holds(moment.labels_now, problem.atoms)
         reason = jnp.where(unsafe, int(Reason.ALREADY_UNSAFE), reason)
-    trusted = jax.vmap(all_finite)((state, proposed)) & (True if usable is None else usable)
     if problem.thresholds is not None:
-        trusted &= are_thresholds(problem.thresholds)
+        reason = jnp.where(are_thresholds(problem.thresholds), reason, int(Reason.NON_FINITE))
     if problem.level is not None:
-        trusted &= problem.is_level(problem.level)
+        reason = jnp.where(problem.is_level(problem.level), reason, int(Reason.NON_FINITE))
+    reason = jnp.where(moment.active, reason, int(Reason.ACCEPTED))
+    trusted = moment.trusted & jax.vmap(all_finite)((moment.state, moment.proposed))
     reason = jnp.where(trusted, reason, int(Reason.NON_FINITE))
     return _Progress(jnp.zeros(envs, int), reason, _blank((envs, len(table.looks), table.chunk)))
 
@@ -139,9 +193,7 @@ def _blank(shape: tuple[int, ...]) -> Evidence:
     return Evidence(not_drawn, not_drawn, jnp.ones(shape, bool), zeros, zeros)
 
 
-def _look(
-    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, problem: ShieldProblem, table: Rule
-) -> _Progress:
+def _look(progress: _Progress, moment: _Moment, problem: ShieldProblem, table: Rule) -> _Progress:
     """Draw as many chunks as there are environments, share them among those that are undecided, and judge these.
 
     Where few are undecided each gets several chunks at once. The rule still looks at one after the other and what lies
@@ -153,8 +205,9 @@ def _look(
     turn, place = jnp.divmod(jnp.arange(envs), sharing)
     env = order[place]
     look = jnp.where(going[env], progress.looks[env] + turn, total)
-    keys = jax.vmap(lambda env, look: trace_keys(key, env, look * table.chunk + jnp.arange(table.chunk)))(env, look)
-    here, wanted = jax.tree.map(lambda leaf: leaf[env], (state, proposed))
+    chunk = jnp.arange(table.chunk)
+    keys = jax.vmap(lambda env, look: trace_keys(moment.key, env, look * table.chunk + chunk))(env, look)
+    here, wanted = jax.tree.map(lambda leaf: leaf[env], (moment.state, moment.proposed))
     fresh = sample(keys, here, wanted, problem)
 
     def store(old: Array, new: Array) -> Array:
@@ -179,54 +232,67 @@ def _look(
     )
 
 
-def _finish(
-    progress: _Progress, key: Key[Array, ""], state: PyTree, proposed: PyTree, problem: ShieldProblem, table: Rule
-) -> Decision:
-    envs = progress.reason.shape[0]
-    overridden = progress.reason != Reason.ACCEPTED
-    backup_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(key, "backup"), jnp.arange(envs))
-    backup = jax.vmap(problem.backup)(backup_keys, state)
-    if problem.leave is not None:
-        leaving = jax.vmap(problem.leave)(backup_keys, state)
-        backup = select(progress.reason == Reason.ALREADY_UNSAFE, leaving, backup)
-    trusted = jax.vmap(all_finite)(backup)
-    last_resort = jax.tree.map(jnp.zeros_like, backup)
-    if problem.fallback is not None:
-        fallback = _broadcast(problem.fallback, backup)
-        last_resort = select(jax.vmap(all_finite)(fallback), fallback, last_resort)
-    action = select(overridden, select(trusted, backup, last_resort), proposed)
+def _finish(progress: _Progress, moment: _Moment, problem: ShieldProblem, table: Rule) -> Decision:
+    envs, reason = progress.reason.shape[0], progress.reason
+    overridden = reason != Reason.ACCEPTED
+    refused = jnp.where(reason == Reason.NON_FINITE, moment.memory.refused + 1, 0)
+    instead = _asked_if(overridden.any(), lambda: _instead(reason, refused, moment, problem))
+    instead, held = hold(reason == Reason.ALREADY_UNSAFE, instead, moment.memory, problem.config.hold)
+    action = select(overridden, instead, moment.proposed)
     evidence = jax.tree.map(lambda leaf: leaf.reshape(envs, table.traces), progress.evidence)
     violating = (evidence.first_violation > 0).sum(axis=1)
-    drew = (progress.looks > 0) & (progress.reason != Reason.NON_FINITE)
-    row = jnp.maximum(progress.looks - 1, 0)
+    drew = (progress.looks > 0) & (reason != Reason.NON_FINITE)
     used = progress.looks * table.chunk
-    bounds = jnp.stack([jnp.asarray(table.low)[row, violating], jnp.asarray(table.high)[row, violating]], axis=-1)
-    known_unsafe = progress.reason == Reason.ALREADY_UNSAFE
-    unknown = jnp.broadcast_to(jnp.array([[0.0, 1.0]]), bounds.shape)
-    interval = jnp.where(drew[:, None], bounds, jnp.where(known_unsafe[:, None], 0.0, unknown))
     return Decision(
         action=action,
         overridden=overridden,
         p_safe=jnp.where(drew, 1 - violating / jnp.maximum(used, 1), 0.0),
-        interval=interval,
+        interval=_interval(progress, violating, drew, table),
         traces_used=used,
         violating=violating,
-        reason=progress.reason,
-        first_violation=evidence.first_violation,
-        atom=evidence.atom,
-        cost=evidence.cost,
-        critic=evidence.critic,
-        proposed=proposed,
+        reason=reason,
+        evidence=evidence,
+        proposed=moment.proposed,
+        memory=Memory(action, held, refused),
     )
 
 
-def select(which: Bool[Array, "envs"], chosen: PyTree, otherwise: PyTree) -> PyTree:
-    """Leaf by leaf `chosen` where `which`, without arithmetic on what is not chosen."""
+def _asked_if(needed: Bool[Array, ""], ask: Callable[[], PyTree]) -> PyTree:
+    """What `ask` answers, if somebody needs it; else zeros, sooner."""
+    return jax.lax.cond(needed, ask, lambda: jax.tree.map(jnp.zeros_like, jax.eval_shape(ask)))
 
-    def pick(a: Array, b: Array) -> Array:
-        return jnp.where(which.reshape(which.shape + (1,) * (a.ndim - 1)), a, b)
 
-    return jax.tree.map(pick, chosen, otherwise)
+def _instead(
+    reason: Int[Array, "envs"], refused: Int[Array, "envs"], moment: _Moment, problem: ShieldProblem
+) -> PyTree:
+    """What acts where the proposal does not: the backup policy, or, where it cannot be trusted, the action of last resort."""
+    envs, state = reason.shape[0], moment.state
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(moment.key, "backup"), jnp.arange(envs))
+    backup = jax.vmap(problem.backup)(keys, state)
+    if problem.leave is not None:
+        backup = select(reason == Reason.ALREADY_UNSAFE, jax.vmap(problem.leave)(keys, state), backup)
+    if problem.blind is not None:
+        backup = select(reason == Reason.NON_FINITE, jax.vmap(problem.blind)(keys, state), backup)
+    last_resort = jax.tree.map(jnp.zeros_like, backup)
+    if problem.fallback is not None:
+        fallback = _broadcast(problem.fallback, backup)
+        last_resort = select(jax.vmap(all_finite)(fallback), fallback, last_resort)
+    # The likeliest of some actions is finite even if the state that it was made of is not.
+    trusted = jax.vmap(all_finite)((state, backup))
+    if problem.config.failsafe_after is not None:
+        trusted &= refused <= problem.config.failsafe_after
+    return select(trusted, backup, last_resort)
+
+
+def _interval(
+    progress: _Progress, violating: Int[Array, "envs"], drew: Bool[Array, "envs"], table: Rule
+) -> Float[Array, "envs 2"]:
+    """[0, 1] where nothing is known, [0, 0] where the state is unsafe already."""
+    row = jnp.maximum(progress.looks - 1, 0)
+    bounds = jnp.stack([jnp.asarray(table.low)[row, violating], jnp.asarray(table.high)[row, violating]], axis=-1)
+    known_unsafe = progress.reason == Reason.ALREADY_UNSAFE
+    unknown = jnp.broadcast_to(jnp.array([[0.0, 1.0]]), bounds.shape)
+    return jnp.where(drew[:, None], bounds, jnp.where(known_unsafe[:, None], 0.0, unknown))
 
 
 def _broadcast(one: PyTree, like: PyTree) -> PyTree:

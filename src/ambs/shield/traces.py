@@ -144,6 +144,15 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
     return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in floats])) if floats else jnp.array(True)
 
 
+def select(which: Bool[Array, "envs"], chosen: PyTree, otherwise: PyTree) -> PyTree:
+    """Leaf by leaf `chosen` where `which`, without arithmetic on what is not chosen."""
+
+    def pick(a: Array, b: Array) -> Array:
+        return jnp.where(which.reshape(which.shape + (1,) * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(pick, chosen, otherwise)
+
+
 def _probabilities(tree: PyTree) -> Bool[Array, ""]:
     """Whether every number lies in [0, 1]; what does not is as little to be trusted as NaN."""
     return jnp.all(jnp.array([((leaf >= 0) & (leaf <= 1)).all() for leaf in jax.tree.leaves(tree)]))

@@ -11,6 +11,7 @@ import numpy as np
 
 from ambs.forks import refuse_after_fork
 from ambs.shield.actions import allowed, last_resort, outside, proposal
+from ambs.shield.hold import no_memory
 from ambs.shield.problem import ShieldProblem
 from ambs.shield.rules import Decision, Reason
 from ambs.shield.shield import shield
@@ -26,7 +27,7 @@ class Shielded(gym.Wrapper):
     `info["refused"]` says what is wrong. The backup's action is cut, too, and whatever is to be executed is checked last: what
     is not in the action space is replaced by the action of last resort.
 
-    That is the environment's `fallback_action`, if it declares one and `problem` does not; else zeros.
+    The action of last resort is the environment's `fallback_action`, if it declares one and `problem` does not; else zeros.
     `read_state(env, observation)` gives the state that the model in `problem` starts from; by default a snapshot of the
     environment itself, for `simulator_dynamics`. Decisions draw from the stream "shield" under `seed` and from nothing
     else, so the environment's own noise is the same with and without the shield.
@@ -50,8 +51,11 @@ class Shielded(gym.Wrapper):
         self._stream = stream(seed, "shield")
         self._decisions = 0
         self._decide = jax.jit(
-            lambda key, state, proposed, labels, usable: shield(key, state, proposed, problem, labels, usable)
+            lambda key, state, proposed, labels, trusted, memory: shield(
+                key, state, proposed, problem, labels, trusted=trusted, memory=memory
+            )
         )
+        self._memory = no_memory(self._resort[None])
         self._observation: Any = None
         self._labels: Any = None
 
@@ -59,6 +63,7 @@ class Shielded(gym.Wrapper):
         """Reset the environment; the shield's stream goes on."""
         self._observation, info = self.env.reset(seed=seed, options=options)
         self._labels = info.get("labels")
+        self._memory = self._memory._replace(held=jnp.zeros_like(self._memory.held))
         return self._observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -72,9 +77,11 @@ class Shielded(gym.Wrapper):
         labels, unknown = self._known_labels()
         refused = refused or unknown or outside(self._observation, self.env.observation_space)
         wanted = jnp.asarray(self._resort if proposed is None else proposed)[None]
-        decision = self._decide(key, state, wanted, jnp.asarray(labels)[None], jnp.array([not refused]))
+        trusted = jnp.array([not refused])
+        decision = self._decide(key, state, wanted, jnp.asarray(labels)[None], trusted, self._memory)
         self._decisions += 1
         decision, executed = self._executed(decision)
+        self._memory = decision.memory._replace(action=jnp.asarray(executed)[None])
         observation, reward, terminated, truncated, info = self.env.step(executed)
         self._observation, self._labels = observation, info.get("labels")
         told = {"shield": decision, "action": executed, "refused": refused}

@@ -10,7 +10,7 @@ from ambs.agent.update import Learned, Metrics, finite, update
 from ambs.config import Config
 from ambs.data import Experience
 from ambs.envs.mirror import Mirror
-from ambs.shield.shield import select
+from ambs.shield.traces import select
 from ambs.streams import at, stream
 
 SKIPPED = "updates/skipped"

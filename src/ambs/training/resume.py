@@ -83,7 +83,9 @@ def _reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
     groups, meta = checkpoint.groups, checkpoint.meta
     _check_progress(trainer, meta)
     trainer.learned = restore(trainer.learned, groups["learned"])
-    memory = restore(_memory(trainer), groups["memory"])
+    # Checkpoints made before refusals were counted do not tell.
+    none = {"carry/refused": np.zeros(trainer.config.training.envs, np.int32)}
+    memory = restore(_memory(trainer), none | groups["memory"])
     check_thresholds(memory["thresholds"])
     if "level" in memory:
         trainer.level = jnp.asarray(check_level(memory["level"], trainer.config), jnp.int32)

@@ -95,7 +95,7 @@ def _settings(recording: Recording) -> dict[str, Any]:
             np.float32
         )
     return settings | {
-        "rule": "fixed" if given.get("rule") == "fixed" else "sequential",
+        "rule": str(given.get("rule", "sequential")),
         "labels": str(given.get("labels")),
         "critics": None if given.get("critics") is None else str(given["critics"]),
         "rolled": recording.rolled,

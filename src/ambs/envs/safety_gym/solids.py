@@ -52,7 +52,8 @@ def merged(solid: Solid, things: Iterable[tuple[Kind, Solid]]) -> Solid:
         before = (solid.inverse >= other.inverse) & (solid.inverse > 0)
         behind = other.inverse > solid.inverse
         mine, its = before.sum(0), behind.sum(0)
-        rgb = (mine * jnp.asarray(solid.rgb) + its * other.rgb) / jnp.maximum(mine + its, 1)
+        share = (its / jnp.maximum(mine + its, 1))[None]
+        rgb = (1 - share) * solid.rgb + share * other.rgb
         solid = Solid(jnp.maximum(solid.inverse, other.inverse), rgb)
     return solid
 

@@ -44,44 +44,18 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
-    import numpy as np
 
     from ambs.agent.update import init
     from ambs.config.resolve import resolve
-    from ambs.data import Experience
     from ambs.nn.precision import compute_dtype
-    from ambs.spec import Atoms, parse_formula
     from ambs.training.learn import learn, updates_per_call
-    from ambs.world_model.model import WorldSpec
-    from ambs.world_model.vision import ObservationSpec
 
     training = {"batch": options.batch, "length": options.length}
     training = {name: value for name, value in training.items() if value is not None}
     config = resolve(options.preset, method=options.method, size=options.size, changes={"training": training})
-    vector = 0 if options.obs == "vision" else options.vector
-    seen = ObservationSpec(image=0 if options.obs == "vector" else 64, vector=vector)
-    repeat = config.training.action_repeat
-    spec = WorldSpec(seen, 2, Atoms(("hazard", "vase")), parse_formula("!hazard & !vase"), repeat, config.shield.cost)
-    updates = options.updates or updates_per_call(config, images=seen.image > 0)
-    rng = np.random.default_rng(0)
-    lead = (updates, config.training.batch, config.training.length)
-    observation: dict[str, Any] = {}
-    if seen.image:
-        observation["image"] = rng.integers(0, 256, (*lead, 64, 64, 3), dtype=np.uint8)
-    if seen.vector:
-        observation["vector"] = rng.normal(size=(*lead, seen.vector)).astype(np.float32)
-    first = np.zeros(lead, bool)
-    first[..., 0] = True
-    batches = jax.device_put(
-        Experience(
-            observation,
-            rng.uniform(-1, 1, (*lead, 2)).astype(np.float32),
-            rng.normal(size=lead).astype(np.float32),
-            rng.uniform(size=(*lead, repeat, 2)) < 0.1,
-            np.ones(lead, np.float32),
-            first,
-        )
-    )
+    spec = world(options, config)
+    updates = options.updates or updates_per_call(config, images=spec.observation.image > 0)
+    batches = jax.device_put(made_up(spec, (updates, config.training.batch, config.training.length)))
     state = jax.jit(lambda key: init(spec, config, discrete=False, key=key))(jax.random.key(0))
     dtype = compute_dtype()
     root, number = jax.random.key(1), jnp.array(0)
@@ -97,9 +71,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         jax.block_until_ready((state, metrics))
         times.append(1e3 * (time.perf_counter() - begun) / updates)
     best, median = min(times[2:]), statistics.median(times[2:])
-    bound = floor(work, dtype, median)
     device = jax.devices()[0]
-    memory = device.memory_stats() or {}
     return {
         "benchmark": "update",
         "device": device.device_kind,
@@ -113,14 +85,48 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "updates_per_call": updates,
         "ms": round(median, 3),
         "best_ms": round(best, 3),
-        **bound,
-        "parameters": sum(
-            leaf.size for leaf in jax.tree.leaves((state.model, state.behaviour)) if hasattr(leaf, "size")
-        ),
-        "peak_memory_gb": round(memory.get("peak_bytes_in_use", 0) / 1e9, 3),
+        **floor(work, dtype, median),
+        "parameters": sum(one.size for one in jax.tree.leaves((state.model, state.behaviour)) if hasattr(one, "size")),
+        "peak_memory_gb": round((device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e9, 3),
         "compile_s": round(compile_s, 1),
         "finite": bool(metrics["updates/skipped"] == 0),
     }
+
+
+def world(options: argparse.Namespace, config: Any) -> Any:
+    """A world with these observations, two actions and two atoms."""
+    from ambs.spec import Atoms, parse_formula
+    from ambs.world_model.model import WorldSpec
+    from ambs.world_model.vision import ObservationSpec
+
+    vector = 0 if options.obs == "vision" else options.vector
+    seen = ObservationSpec(image=0 if options.obs == "vector" else 64, vector=vector)
+    psi, repeat = parse_formula("!hazard & !vase"), config.training.action_repeat
+    return WorldSpec(seen, 2, Atoms(("hazard", "vase")), psi, repeat, config.shield.cost)
+
+
+def made_up(spec: Any, lead: tuple[int, ...]) -> Any:
+    """Random experience of such a world, with these leading axes."""
+    import numpy as np
+
+    from ambs.data import Experience
+
+    rng = np.random.default_rng(0)
+    observation: dict[str, Any] = {}
+    if spec.observation.image:
+        observation["image"] = rng.integers(0, 256, (*lead, 64, 64, 3), dtype=np.uint8)
+    if spec.observation.vector:
+        observation["vector"] = rng.normal(size=(*lead, spec.observation.vector)).astype(np.float32)
+    first = np.zeros(lead, bool)
+    first[..., 0] = True
+    return Experience(
+        observation,
+        rng.uniform(-1, 1, (*lead, 2)).astype(np.float32),
+        rng.normal(size=lead).astype(np.float32),
+        rng.uniform(size=(*lead, spec.frames, 2)) < 0.1,
+        np.ones(lead, np.float32),
+        first,
+    )
 
 
 if __name__ == "__main__":

@@ -50,6 +50,12 @@ def example() -> str:
     return code
 
 
+def extensions() -> list[tuple[str, str]]:
+    """Headings of docs/extending.md, each with its example."""
+    text = (ROOT / "docs" / "extending.md").read_text()
+    return re.findall(r"^## ([^\n]+)$[^#]*?^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder as a reader might have it: a few runs, and the environment that the documentation writes."""
@@ -121,6 +127,40 @@ def test_no_command_escapes_the_tests():
 def test_the_example_runs_alone(tmp_path):
     (tmp_path / "corridor.py").write_text(example())
     subprocess.run([sys.executable, "corridor.py"], cwd=tmp_path, check=True)
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """What an example adds to the tables is gone after it."""
+    import gymnasium
+
+    from ambs.agent import penalties
+    from ambs.config import methods
+    from ambs.envs.safety_gym import objects, tasks
+    from ambs.shield import config, rules
+    from ambs.world_model import heads
+
+    places = (penalties.PENALTIES, methods.METHODS, config.RULES, rules.TABLES, heads.HEADS, tasks.TASKS, objects.KINDS)
+    before = [(table, dict(table)) for table in (*places, gymnasium.registry)]
+    yield
+    for table, rows in before:
+        table.clear()
+        table.update(rows)
+
+
+@pytest.mark.learns
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize(("heading", "code"), extensions(), ids=lambda text: text.splitlines()[0])
+def test_extensions_work_as_they_are_shown(heading, code):
+    exec(compile(code, f"docs/extending.md, {heading}", "exec"), {})
+
+
+def test_files_that_extensions_touch_exist():
+    """The table of files: two for a penalty and for a task, three for the rest, and all of them there."""
+    rows = re.findall(r"^\| \[.*?\|(.*)\|$", (ROOT / "docs" / "extending.md").read_text(), re.MULTILINE)
+    named = [re.findall(r"`(src/[\w/.-]+)`", row) for row in rows]
+    assert [len(files) for files in named] == [2, 3, 3, 2, 1]
+    assert all((ROOT / file).exists() for files in named for file in files)
 
 
 def test_pages_link_to_pages_that_exist():

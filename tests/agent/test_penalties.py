@@ -1,7 +1,6 @@
 """Each penalty's weights, worked by hand, and where gradients stop."""
 
 import math
-from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from ambs.agent.penalties import (
+    PENALTIES,
     Imagined,
     Multiplier,
     copt,
@@ -20,7 +20,7 @@ from ambs.agent.penalties import (
     plpg,
     remaining_cost,
 )
-from ambs.config import AgentConfig, PenaltyName
+from ambs.config import AgentConfig
 
 NOTHING = Multiplier(jnp.zeros(()), jnp.zeros(()))
 
@@ -131,7 +131,7 @@ def test_the_printed_growth_rate_leaves_mu_inert(settings, mu):
     assert float(run().mu) == pytest.approx(mu, rel=0.05)
 
 
-@pytest.mark.parametrize("name", get_args(PenaltyName))
+@pytest.mark.parametrize("name", PENALTIES)
 def test_contract(name):
     """One signature: shapes, finite weights, reward weights in [0, 1], cost weights ≥ 0."""
     rule = penalty(AgentConfig(penalty=name), 30, 10.0)

@@ -1,7 +1,6 @@
 """One training step: its shapes for every size, observation, penalty and cost head; a tiny agent really takes some."""
 
 import itertools
-from typing import get_args
 
 import equinox as eqx
 import jax
@@ -11,8 +10,9 @@ import pytest
 
 from ambs.agent.imagine import imagine
 from ambs.agent.networks import CRITICS, Critics, safety_value
+from ambs.agent.penalties import PENALTIES
 from ambs.agent.update import init, update
-from ambs.config import SIZES, AgentConfig, Config, ModelConfig, PenaltyName
+from ambs.config import SIZES, AgentConfig, Config, ModelConfig
 from ambs.shield import ShieldConfig, paper_semantics
 from ambs.streams import at, stream
 from ambs.training.learn import learn
@@ -21,7 +21,6 @@ from tests.tiny import QUICK, TINY, batch_for, fresh, method_with, quick_jit, sp
 
 pytestmark = pytest.mark.learns
 
-PENALTIES = get_args(PenaltyName)
 SEEN = {"vector": ObservationSpec(vector=60), "image": ObservationSpec(64), "both": ObservationSpec(64, 60)}
 
 
@@ -30,7 +29,7 @@ def _cases():
     for index, (size, seen) in enumerate(itertools.product(SIZES, SEEN)):
         head = ("labels", "two_hot")[index % 2]
         grad = ("reinforce", "dynamics")[index // 5 % 2]
-        yield size, seen, PENALTIES[index % len(PENALTIES)], head, grad, ("float32", "bfloat16")[index // 2 % 2]
+        yield size, seen, tuple(PENALTIES)[index % len(PENALTIES)], head, grad, ("float32", "bfloat16")[index // 2 % 2]
 
 
 CASES = list(_cases())

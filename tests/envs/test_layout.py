@@ -2,32 +2,34 @@
 
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ambs.envs.safety_gym.layout import sample_goal, sample_layout
+from ambs.envs.safety_gym.objects import HAZARD, VASE
 from ambs.envs.safety_gym.tasks import TASKS, find_task
 from ambs.errors import UserError
 
 # Arena, hazards and vases of each level, and the keep-out radii, from the description of the original tasks.
 RULES = {"Goal0": (1.0, 0, 0), "Goal1": (1.5, 8, 1), "Goal2": (2.0, 10, 10)}
-AGENT, GOAL, HAZARD, VASE = 0.4, 0.305, 0.18, 0.15
+AGENT, GOAL, NEAR_HAZARD, NEAR_VASE = 0.4, 0.305, 0.18, 0.15
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_thousand_layouts_follow_the_rules(name):
     extent, hazards, vases = RULES[name[-5:]]
     rng = np.random.default_rng(1)
-    radii = np.array([AGENT, GOAL] + [HAZARD] * hazards + [VASE] * vases)
+    radii = np.array([AGENT, GOAL] + [NEAR_HAZARD] * hazards + [NEAR_VASE] * vases)
     least = radii[:, None] + radii
     np.fill_diagonal(least, 0)
     distances, yaws = [], []
     for _ in range(1000):
         layout = sample_layout(TASKS[name], rng)
-        assert layout.hazards.shape == (hazards, 2)
-        assert layout.vases.shape == (vases, 2)
-        centres = np.concatenate([[layout.agent, layout.goal], layout.hazards, layout.vases])
+        assert layout.spots["hazard"].shape == (hazards, 2)
+        assert layout.spots["vase"].shape == (vases, 2)
+        centres = np.concatenate([[layout.agent, layout.goal], layout.spots["hazard"], layout.spots["vase"]])
         assert (np.linalg.norm(centres[:, None] - centres, axis=-1) >= least).all()
         assert (np.abs(centres) <= extent - radii[:, None]).all()
         distances.append(math.dist(layout.agent, layout.goal))
@@ -61,11 +63,11 @@ def test_a_new_goal_keeps_clear_of_where_things_are_now():
     layout = sample_layout(task, rng)
     agent = np.array([1.9, -1.9])
     for _ in range(200):
-        goal = sample_goal(task, agent, layout.hazards, layout.vases, rng)
+        goal = sample_goal(task, agent, layout.spots, rng)
         assert goal is not None
         assert math.dist(goal, agent) >= AGENT + GOAL
-        assert np.linalg.norm(layout.hazards - goal, axis=-1).min() >= HAZARD + GOAL
-        assert np.linalg.norm(layout.vases - goal, axis=-1).min() >= VASE + GOAL
+        assert np.linalg.norm(layout.spots["hazard"] - goal, axis=-1).min() >= NEAR_HAZARD + GOAL
+        assert np.linalg.norm(layout.spots["vase"] - goal, axis=-1).min() >= NEAR_VASE + GOAL
 
 
 def test_no_room_for_a_goal_is_noticed():
@@ -73,10 +75,10 @@ def test_no_room_for_a_goal_is_noticed():
     everywhere = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
     hazards = everywhere[:8] * 0
     task = TASKS["PointGoal1"]
-    crowded = type(task)(task.name, task.robot, task.extent, hazards=100, vases=0, psi=task.psi)
+    crowded = replace(task, things=((HAZARD, 100), (VASE, 0)))
     rng = np.random.default_rng(3)
-    assert sample_goal(crowded, np.zeros(2), everywhere, np.zeros((0, 2)), rng) is None
-    assert sample_goal(task, np.zeros(2), hazards, np.zeros((1, 2)), rng) is not None
+    assert sample_goal(crowded, np.zeros(2), {"hazard": everywhere, "vase": np.zeros((0, 2))}, rng) is None
+    assert sample_goal(task, np.zeros(2), {"hazard": hazards, "vase": np.zeros((1, 2))}, rng) is not None
 
 
 def test_unknown_tasks_are_named():

@@ -6,6 +6,7 @@ import pytest
 from ambs.envs import make_vector
 from ambs.envs.mirror import Mirror
 from ambs.envs.safety_gym.appearance import TILE
+from ambs.envs.safety_gym.objects import VASE
 from ambs.envs.safety_gym.observation import Looks, Observer
 from ambs.envs.safety_gym.tasks import TASKS
 from ambs.envs.safety_gym.worlds import Worlds
@@ -101,8 +102,9 @@ def exchange(worlds):
     """Make the second world the mirror image of the first, in x = PLANE."""
     qpos, qvel, goal, hazards = worlds._data[0].qpos, worlds._data[0].qvel, worlds.goal[0], worlds.hazards[0]
     # Both start from no forces, since those of the first are not mirrored here.
-    worlds.place(0, qpos.copy(), qvel.copy(), goal.copy(), hazards.copy())
-    worlds.place(1, *exchanged_state(worlds.task, qpos, qvel), *map(exchanged_place, (goal, hazards)))
+    worlds.place(0, qpos.copy(), qvel.copy(), goal.copy(), {"hazard": hazards.copy()})
+    mirrored = exchanged_place(goal), {"hazard": exchanged_place(hazards)}
+    worlds.place(1, *exchanged_state(worlds.task, qpos, qvel), *mirrored)
 
 
 def exchanged_place(xy):
@@ -112,7 +114,7 @@ def exchanged_place(xy):
 def exchanged_state(task, qpos, qvel):
     """Coordinates and velocities of the mirrored world; an axis or a rate of rotation is a pseudo-vector."""
     qpos, qvel, robot = qpos.copy(), qvel.copy(), task.robot
-    free = [(robot.nq + 7 * i, robot.nv + 6 * i) for i in range(task.vases)]
+    free = [(robot.nq + 7 * i, robot.nv + 6 * i) for i in range(task.count(VASE))]
     if robot.free:
         free.append((0, 0))
         qpos[[7, 8]], qvel[[6, 7]] = qpos[[8, 7]], qvel[[7, 6]]

@@ -12,84 +12,10 @@ import pytest
 
 from ambs.envs import TooManyFaults, make, make_vector, with_labels
 from ambs.errors import UserError
+from tests.envs.counting import counting
 
 OTHERS = pytest.param(False, id="processes", marks=pytest.mark.process)
 EVERYWHERE = pytest.mark.parametrize("serial", [pytest.param(True, id="serial"), OTHERS])
-
-
-def counting(trouble="", saves=False):
-    """A factory of an environment that counts its frames up from a hundred times its seed, or from a number drawn where
-    the seed is large. It breaks at 205 if that is wanted, and ends where its action is above 0. It has no map at 100.
-
-    Everything is inside, so that a worker needs nothing of this module.
-    """
-
-    def factory():
-        import time
-
-        import gymnasium
-        import numpy as np
-
-        from ambs.envs import with_labels
-        from ambs.envs.scene import scene
-
-        class Counting(gymnasium.Env):
-            render_mode = "rgb_array"
-            observation_space = gymnasium.spaces.Dict(
-                {"count": gymnasium.spaces.Box(-1e6, 1e6, (2,), np.float64)}
-                | {"picture": gymnasium.spaces.Box(0, 255, (2, 2, 3), np.uint8)}
-            )
-            action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float64)
-
-            def reset(self, *, seed=None, options=None):
-                super().reset(seed=seed, options=options)
-                self.count = 100 * seed if seed < 1000 else int(self.np_random.integers(1000))
-                return self.seen(), {}
-
-            def step(self, action):
-                self.count += 1
-                seen, reward = self.seen(), float(self.count)
-                if self.count == 205:
-                    if trouble == "crash":
-                        raise ValueError("broken on purpose")
-                    if trouble == "hang":
-                        time.sleep(100)
-                    if trouble == "nan":
-                        seen["count"][1] = np.nan
-                    if trouble in ("reward", "large"):
-                        reward = np.inf if trouble == "reward" else 1e39
-                    if trouble == "masked":
-                        seen["count"] = np.ma.masked_equal(seen["count"], 0)
-                    if trouble in ("interrupt", "exit"):
-                        raise KeyboardInterrupt("on purpose") if trouble == "interrupt" else SystemExit("on purpose")
-                    if trouble == "shape":
-                        seen["count"] = seen["count"][:1]
-                return seen, reward, bool(action[0] > 0), self.count % 100 == 8, {}
-
-            def render(self):
-                return self.seen()["picture"]
-
-            def map_scene(self):
-                if self.count == 100:
-                    raise ValueError("no map of this place")
-                return scene((self.count, 0), [], 1)
-
-            def seen(self):
-                return {"count": np.array([self.count, 0.0]), "picture": np.full((2, 2, 3), self.count % 200, np.uint8)}
-
-        if saves:
-            # A mute one divides by zero where others tell their state.
-            mute = 203 if trouble == "mute" else -1
-            Counting.get_state = lambda self: {"count": np.array(self.count + 0 // (self.count - mute))}
-            Counting.set_state = lambda self, state: setattr(self, "count", int(state["count"]))
-        return with_labels(
-            Counting(),
-            labels=lambda seen, _: {"even": seen["count"][0] % 2 == 0, "big": seen["count"][0] > 205},
-            spec="!even",
-            atoms=("even", "big"),
-        )
-
-    return factory
 
 
 def step(envs, action=0.0):
@@ -159,7 +85,7 @@ def test_episodes_start_alike_whatever_was_done_before(serial):
         assert start == np.random.default_rng(seed).integers(1000)
 
 
-CRASH = ("crash", r"ValueError in a step: broken on purpose \(test_replicas.py, line \d+\)")
+CRASH = ("crash", r"ValueError in a step: broken on purpose \(counting.py, line \d+\)")
 NAN = ("nan", "the count is not finite in a step")
 
 

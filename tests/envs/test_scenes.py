@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ambs.envs.registration import make_vector
+from ambs.envs.safety_gym.objects import HAZARD
 from ambs.envs.safety_gym.scenes import lidar_scene
 from ambs.envs.safety_gym.threaded import ThreadedVectorEnv
 from ambs.envs.scene import KINDS, scene, stacked
@@ -117,11 +118,11 @@ def test_what_a_robot_has_before_its_eyes(task, ahead):
     height = 0.1 + (0.15 if robot.name == "point" else 0.2)
     edge = (1 + 0.4 * height) / 1.16**0.5
     spots = [front, front + (edge - 0.01) * left, front - (edge + 0.01) * left, -front, 0.05 * front, 3 * front]
-    hazards = np.tile(5.0, (worlds.task.hazards, 2))
+    hazards = np.tile(5.0, (worlds.task.count(HAZARD), 2))
     hazards[: len(spots)] = spots
     vases = qpos[robot.nq :].reshape(-1, 7)
     vases[:, :3], vases[:, 3] = -4.0, 1.0
-    worlds.place(0, qpos, qvel, np.array([2.0, 2.0]), hazards)
+    worlds.place(0, qpos, qvel, np.array([2.0, 2.0]), {"hazard": hazards})
     found = envs.outlook()
     envs.close()
     assert found is not None

@@ -4,6 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 
+from ambs.envs.safety_gym.objects import HAZARD, VASE
 from ambs.envs.safety_gym.robots import CAR, POINT, build_model, mjcf
 from ambs.envs.safety_gym.tasks import TASKS
 from ambs.envs.safety_gym.worlds import Worlds
@@ -25,9 +26,8 @@ def alone(name="PointGoal1", vase=(1.4, 1.4), hazards=(1.4, -1.4)):
     qpos[: task.robot.nq] = task.robot.place(np.zeros(2), 0.0)
     vases = qpos[task.robot.nq :].reshape(-1, 7)
     vases[:, :4] = [*vase, 0.1 - 4e-5, 1.0]
-    worlds.place(
-        0, qpos, np.zeros(worlds.model.nv), np.array([3.0, 0.0]), np.tile(np.array(hazards), (task.hazards, 1))
-    )
+    spots = {"hazard": np.tile(np.array(hazards), (task.count(HAZARD), 1))}
+    worlds.place(0, qpos, np.zeros(worlds.model.nv), np.array([3.0, 0.0]), spots)
     return worlds
 
 
@@ -36,7 +36,7 @@ def drive(worlds, action, frames):
 
 
 def test_masses_are_those_of_the_originals():
-    point, car = build_model(POINT, 1), build_model(CAR, 1)
+    point, car = build_model(POINT, ((VASE, 1),)), build_model(CAR, ((VASE, 1),))
     np.testing.assert_allclose(point.body("robot").mass, 0.0051888, rtol=1e-4)
     np.testing.assert_allclose(point.body("robot").inertia.min(), 1.842e-5, rtol=1e-3)
     np.testing.assert_allclose(car.body_subtreemass[car.body("robot").id], 0.030445, rtol=1e-4)
@@ -76,7 +76,7 @@ def test_sensors_are_those_of_mujoco(name):
     kinds = ("accelerometer", "velocimeter", "gyro", "magnetometer")
     sensors = "".join(f'<{kind} site="robot"/>' for kind in kinds)
     model = mujoco.MjModel.from_xml_string(
-        mjcf(task.robot, task.vases).replace("<actuator>", f"<sensor>{sensors}</sensor><actuator>")
+        mjcf(task.robot, task.things).replace("<actuator>", f"<sensor>{sensors}</sensor><actuator>")
     )
     worlds, rng = started(name), np.random.default_rng(0)
     data = mujoco.MjData(model)
@@ -131,14 +131,14 @@ def test_touching_and_moving_a_vase_are_labelled():
 
 
 def test_sleeping_vases_change_nothing_before_they_are_touched():
-    awake = mujoco.MjData(build_model(POINT, 10, sleep=False))
+    awake = mujoco.MjData(build_model(POINT, ((VASE, 10),), sleep=False))
     worlds, rng = started("PointGoal2"), np.random.default_rng(0)
     awake.qpos[:] = worlds._data[0].qpos
     for _ in range(100):
         action = rng.uniform(-1, 1, 2)
         worlds.advance(action[None])
         awake.ctrl[:] = action
-        mujoco.mj_step(build_model(POINT, 10, sleep=False), awake, 10)
+        mujoco.mj_step(build_model(POINT, ((VASE, 10),), sleep=False), awake, 10)
         if worlds.touching[0]:
             break
         np.testing.assert_array_equal(worlds._data[0].qpos[:3], awake.qpos[:3])

@@ -160,22 +160,8 @@ class Bomb:
 
 def hostile(folder: Path, outside: Path, number: int) -> None:
     """Fill a folder with one of many tricks, all of them under a manifest whose hashes are right."""
-    rng = random.Random(number)
     put(folder, 20, "a")
-    path = folder / "000000000020"
-    evil = pickle.dumps(Bomb(outside / "executed"))
-    huge = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**20], "data_offsets": [0, 2**62]}}).encode()
-    zeros = json.dumps({"w": {"dtype": "F32", "shape": [0, 2**62], "data_offsets": [0, 0]}}).encode()
-    long = (2**62).to_bytes(8, "little")
-    bodies = {
-        "pickle": evil,
-        "huge shape": len(huge).to_bytes(8, "little") + huge,
-        "huge empty shape": len(zeros).to_bytes(8, "little") + zeros,
-        "huge header": long + b"{}",
-        "no header": b"",
-        "random": rng.randbytes(rng.randrange(1, 2000)),
-        "nested": (100_000).to_bytes(8, "little") + b"[" * 100_000,
-    }
+    bodies = hostile_bodies(outside, random.Random(number))
     names = {
         "up": "../../outside/secret.safetensors",
         "absolute": str(outside / "secret.safetensors"),
@@ -185,45 +171,70 @@ def hostile(folder: Path, outside: Path, number: int) -> None:
         "slash": "a/b.safetensors",
         "long": "a" * 5000 + ".safetensors",
     }
-    claims = {"sparse": 2**45, "negative": -1, "fraction": 1.5, "text": "9"}
-    links = ("link to file", "link to folder", "link to replay", "pipe", "device")
+    claims = {"sparse": 2**40, "negative": -1, "fraction": 1.5, "text": "9"}
     manifests = ("pickle manifest", "deep manifest", "other meta", "list")
-    chunks = {"chunk pickle": evil, "chunk huge": bodies["huge shape"], "chunk link": b""}
-    tricks = [*bodies, *names, *claims, *links, *manifests, *chunks]
+    chunks = {"chunk pickle": bodies["pickle"], "chunk huge": bodies["huge shape"], "chunk link": b""}
+    tricks = [*bodies, *names, *claims, *LINKS, *manifests, *chunks]
     trick = tricks[number % len(tricks)]
+    path = folder / "000000000020"
     file = path / "learned.safetensors"
     if trick in bodies:
         file.write_bytes(bodies[trick])
-        entry = {"sha256": hashlib.sha256(bodies[trick]).hexdigest(), "bytes": len(bodies[trick])}
-        reseal(path, files={"learned.safetensors": entry})
+        reseal(path, files={"learned.safetensors": entry_of(bodies[trick])})
     elif trick in chunks:
         chunk = folder / "replay" / "a.safetensors"
         chunk.unlink()
-        reseal(path, chunks={"a": {"sha256": hashlib.sha256(chunks[trick]).hexdigest(), "bytes": len(chunks[trick])}})
+        reseal(path, chunks={"a": entry_of(chunks[trick])})
         chunk.symlink_to(outside / "secret.safetensors") if trick == "chunk link" else chunk.write_bytes(chunks[trick])
     elif trick in names:
-        data = (outside / "secret.safetensors").read_bytes()
-        reseal(path, files={names[trick]: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}})
+        reseal(path, files={names[trick]: entry_of((outside / "secret.safetensors").read_bytes())})
     elif trick in claims:
         if trick == "sparse":
-            os.truncate(file, 2**40)
-            claims["sparse"] = 2**40
+            os.truncate(file, claims["sparse"])
         reseal(path, files={"learned.safetensors": {"sha256": "0" * 64, "bytes": claims[trick]}})
-    elif trick == "link to folder":
-        path.rename(outside / f"elsewhere-{number}")
-        path.symlink_to(outside / f"elsewhere-{number}")
-    elif trick == "link to replay":
-        (folder / "replay").rename(outside / f"replay-{number}")
-        (folder / "replay").symlink_to(outside / f"replay-{number}")
-    elif trick in links:
-        file.unlink()
-        makers = {"pipe": os.mkfifo, "device": lambda p: p.symlink_to("/dev/zero")}
-        makers.get(trick, lambda p: p.symlink_to(outside / "secret.safetensors"))(file)
+    elif trick in LINKS:
+        link_away(folder, path, outside, number, trick)
     else:
-        texts = {"pickle manifest": evil, "deep manifest": b"[" * 200_000, "list": b"[]"}
+        texts = {"pickle manifest": bodies["pickle"], "deep manifest": b"[" * 200_000, "list": b"[]"}
         data = texts.get(trick) or json.dumps({"format": 1, "step": 20, "meta": [], "files": {}, "chunks": {}}).encode()
         (path / "manifest.json").write_bytes(data)
         (path / "manifest.sha256").write_text(f"{hashlib.sha256(data).hexdigest()}  manifest.json\n")
+
+
+LINKS = ("link to file", "link to folder", "link to replay", "pipe", "device")
+
+
+def hostile_bodies(outside: Path, rng: random.Random) -> dict[str, bytes]:
+    """Files that are no arrays, or claim to be more of them than there could be."""
+    huge = json.dumps({"w": {"dtype": "F32", "shape": [2**40, 2**20], "data_offsets": [0, 2**62]}}).encode()
+    zeros = json.dumps({"w": {"dtype": "F32", "shape": [0, 2**62], "data_offsets": [0, 0]}}).encode()
+    return {
+        "pickle": pickle.dumps(Bomb(outside / "executed")),
+        "huge shape": len(huge).to_bytes(8, "little") + huge,
+        "huge empty shape": len(zeros).to_bytes(8, "little") + zeros,
+        "huge header": (2**62).to_bytes(8, "little") + b"{}",
+        "no header": b"",
+        "random": rng.randbytes(rng.randrange(1, 2000)),
+        "nested": (100_000).to_bytes(8, "little") + b"[" * 100_000,
+    }
+
+
+def entry_of(data: bytes) -> dict[str, str | int]:
+    """What a manifest says of a file."""
+    return {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+
+
+def link_away(folder: Path, path: Path, outside: Path, number: int, trick: str) -> None:
+    """Let something of the folder be elsewhere."""
+    if trick in ("link to folder", "link to replay"):
+        moved, there = (path, "elsewhere") if trick == "link to folder" else (folder / "replay", "replay")
+        moved.rename(outside / f"{there}-{number}")
+        moved.symlink_to(outside / f"{there}-{number}")
+        return
+    file = path / "learned.safetensors"
+    file.unlink()
+    makers = {"pipe": os.mkfifo, "device": lambda p: p.symlink_to("/dev/zero")}
+    makers.get(trick, lambda p: p.symlink_to(outside / "secret.safetensors"))(file)
 
 
 VISIT = """

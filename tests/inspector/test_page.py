@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import random
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,6 +145,17 @@ def test_sliders_decide_as_the_shield_would(browser, recorded, name):
     assert kinds["refused"] > 5
     assert kinds["missing"] > 5
     assert kinds["decided"] + kinds["undecided"] > 20
+
+
+def test_a_rule_that_the_documentation_adds_is_the_shields(browser, recorded):
+    """One future that violates is too many; and a rule that the page does not know is no other one."""
+    text = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+    (code,) = re.findall(r"^```js\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    opened(browser, recorded / "evil")
+    asked = "rules.rule({traces: 100, rule: 'strict', failure_probability: .01, model_error: 0}, %s, .05)"
+    assert browser.evaluate(asked % 0.11) == {"error": "This page does not know the decision rule strict."}
+    browser.evaluate(code)
+    assert browser.evaluate(asked % 0.12) == {"looks": [100], "accept": [0], "override": [1]}
 
 
 def test_ties_are_settled_in_whole_numbers(browser, recorded):

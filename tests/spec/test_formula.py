@@ -9,20 +9,8 @@ import numpy as np
 import pytest
 
 from ambs.errors import UserError
-from ambs.spec import (
-    And,
-    Atom,
-    Atoms,
-    Constant,
-    Formula,
-    FormulaError,
-    Iff,
-    Implies,
-    Not,
-    Or,
-    parse_formula,
-    parse_property,
-)
+from ambs.spec import And, Atom, Atoms, Constant, Formula, FormulaError, Iff, Implies, Not, Or
+from ambs.spec.parser import parse_formula, parse_property
 from ambs.spec.risk import violates
 
 ABC = Atoms(("a", "b", "c"))

@@ -6,14 +6,14 @@ to the action taken in s_t.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ambs.config import AgentConfig, PenaltyName
-from ambs.errors import UserError
+from ambs.config import AgentConfig
+from ambs.config.checks import one_of
 
 sg = jax.lax.stop_gradient
 
@@ -61,21 +61,7 @@ class Penalty(NamedTuple):
 
 def penalty(config: AgentConfig, horizon: int, cost: float) -> Penalty:
     """The penalty of these settings; horizon T and cost C are the shield's."""
-    alpha = config.penalty_weight
-    match config.penalty:
-        case "none":
-            return none()
-        case "penl":
-            return penl(alpha)
-        case "plpg":
-            return plpg(alpha, cost, stop_gradient=config.plpg_stop_gradient)
-        case "copt":
-            return copt(alpha, config.kappa * cost, config.discount, horizon, cost)
-        case "lag":
-            return lagrangian(
-                config.lag_start, config.lag_mu, config.lag_sigma, config.lag_limit, per_state=config.lag_rule == "max"
-            )
-    raise UserError(f"penalty must be one of {', '.join(get_args(PenaltyName))}, got {config.penalty!r}")
+    return PENALTIES[one_of("penalty", config.penalty, PENALTIES)](config, horizon, cost)
 
 
 def none() -> Penalty:
@@ -159,3 +145,17 @@ def _stateless(weights: Callable[[Imagined], tuple[Array, Array]]) -> Penalty:
         return Weights(*weights(seen), False)
 
     return Penalty(lambda: Multiplier(jnp.zeros(()), jnp.zeros(())), apply, lambda state, _mean: state)
+
+
+PENALTIES: dict[str, Callable[[AgentConfig, int, float], Penalty]] = {
+    "none": lambda _config, _horizon, _cost: none(),
+    "lag": lambda config, _horizon, _cost: lagrangian(
+        config.lag_start, config.lag_mu, config.lag_sigma, config.lag_limit, per_state=config.lag_rule == "max"
+    ),
+    "penl": lambda config, _horizon, _cost: penl(config.penalty_weight),
+    "plpg": lambda config, _horizon, cost: plpg(config.penalty_weight, cost, stop_gradient=config.plpg_stop_gradient),
+    "copt": lambda config, horizon, cost: copt(
+        config.penalty_weight, config.kappa * cost, config.discount, horizon, cost
+    ),
+}
+"""By name: the penalty of an agent's settings, the horizon T and the cost C; the names are those of `ambs.config.METHODS`."""

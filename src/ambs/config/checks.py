@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
+import tyro
+
 from ambs.errors import UserError
 
 LARGEST = 2**53
@@ -45,6 +47,19 @@ def one_of(name: str, value: Any, choices: Iterable[Any]) -> Any:
     near = difflib.get_close_matches(value, words, n=1, cutoff=0.4) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise UserError(f"{name} must be one of {', '.join(map(str, known))}, got {repr(value)[:60]}{hint}")
+
+
+def choice(names: Iterable[str]) -> Any:
+    """For the command line: a setting that is one of the names in a table."""
+    known = tuple(names)
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=f"{{{','.join(known)}}}",
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda value: isinstance(value, str),
+        str_from_instance=lambda value: [value],
+        choices=known,
+    )
 
 
 def all_finite(settings: Any) -> None:

@@ -4,10 +4,9 @@ its penalty, if that is new too, in `ambs.agent.penalties`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any
 
-MethodName = Literal["dreamer", "lag", "ambs", "penl", "plpg", "copt"]
-PenaltyName = Literal["none", "lag", "penl", "plpg", "copt"]
+from ambs.config.checks import choice
 
 
 @dataclass(frozen=True)
@@ -16,13 +15,14 @@ class Method:
 
     title: str
     """As the paper calls it."""
-    penalty: PenaltyName
+    penalty: str
+    """A name of `ambs.agent.penalties.PENALTIES`."""
     shielded: bool
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings that it has otherwise than the preset, nested as in a config file."""
 
 
-METHODS: dict[MethodName, Method] = {
+METHODS: dict[str, Method] = {
     "dreamer": Method("DreamerV3", "none", shielded=False),
     # The Lagrangian counts violations: C = 1, so that its limit d is a number of them.
     "lag": Method("DreamerV3 + LAG", "lag", shielded=False, changes={"shield": {"cost": 1.0}}),
@@ -32,10 +32,12 @@ METHODS: dict[MethodName, Method] = {
     "copt": Method("AMBS + COPT", "copt", shielded=True),
 }
 """By the name that `--method` takes; in the order of tables and colours."""
+MethodName = Annotated[str, choice(METHODS)]
+PenaltyName = Annotated[str, choice(dict.fromkeys(method.penalty for method in METHODS.values()))]
 TITLES: dict[str, str] = {name: method.title for name, method in METHODS.items()}
 
 
 def title_with_shield(name: str) -> str:
     """`AMBS + COPT, shield`; a name that is no method's stands for itself."""
-    known = {str(one): method for one, method in METHODS.items()}
-    return f"{known[name].title}, {'shield' if known[name].shielded else 'no shield'}" if name in known else name
+    known = METHODS.get(name)
+    return name if known is None else f"{known.title}, {'shield' if known.shielded else 'no shield'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium
@@ -23,9 +23,9 @@ SMALL_WORLDS = {
 }
 
 
-def register_all() -> None:
-    """Tell Gymnasium about our environments; none of their code is imported before one is made."""
-    entries: dict[str, tuple[str, dict[str, Any]]] = {name: (SAFETY_GYM, {"task": name}) for name in TASK_NAMES}
+def register_all(tasks: Iterable[str] = TASK_NAMES) -> None:
+    """Tell Gymnasium about our environments, of Safety Gym about these tasks; no code is imported before one is made."""
+    entries: dict[str, tuple[str, dict[str, Any]]] = {name: (SAFETY_GYM, {"task": name}) for name in tasks}
     entries |= {name: (entry_point, {}) for name, entry_point in SMALL_WORLDS.items()}
     for name, (entry_point, options) in entries.items():
         env_id = f"{NAMESPACE}/{name}-v0"
@@ -115,6 +115,5 @@ def _refuse_unknown(options: dict[str, Any], env: str, *makers: Callable[..., An
 
 def _options(maker: Callable[..., Any]) -> set[str]:
     required = inspect.Parameter.empty
-    return {
-        name for name, parameter in inspect.signature(maker).parameters.items() if parameter.default is not required
-    }
+    own = {name for name, parameter in inspect.signature(maker).parameters.items() if parameter.default is not required}
+    return own.union(_options(maker.options)) if hasattr(maker, "options") else own

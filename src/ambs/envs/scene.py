@@ -9,7 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ambs.envs.safety_gym import objects
+
 KINDS = ("goal", "hazard", "vase", "wall")
+"""What all maps know; Safety Gym's other objects come after them."""
 NOTHING = -1
 
 
@@ -19,7 +22,7 @@ class Scene(NamedTuple):
     robot: np.ndarray
     """x, y, heading (rad, counter-clockwise from +x; NaN: it has none), `[3]`."""
     items: np.ndarray
-    """Per thing: its kind (index into `KINDS`), x, y, and radius, or half the side of a square, `[things, 4]`."""
+    """Per thing: its kind (index into `kind_names()`), x, y, and radius, or half the side of a square, `[things, 4]`."""
     extent: np.ndarray
     """What a map should show: least and greatest x, least and greatest y, `[4]`."""
     square: bool = False
@@ -40,6 +43,20 @@ class Outlook(NamedTuple):
 Number = int | float
 
 
+def kind_names() -> tuple[str, ...]:
+    """Kinds of things by the numbers that scenes have for them."""
+    return tuple(dict.fromkeys((*KINDS, *objects.KINDS)))
+
+
+def kind_looks() -> dict[str, dict[str, str | bool]]:
+    """How maps show kinds that they do not know of themselves: a colour's name, and whether the thing is a square."""
+    return {
+        name: {"colour": kind.map_colour, "square": kind.shape == "box"}
+        for name, kind in objects.KINDS.items()
+        if name not in KINDS
+    }
+
+
 def scene(
     robot: Sequence[Number],
     things: Sequence[tuple[str, Sequence[Number], Number]],
@@ -47,7 +64,8 @@ def scene(
     square: bool = False,
 ) -> Scene:
     """A scene from (kind, place, radius) of each thing, shown from −half to +half."""
-    rows = [(KINDS.index(kind), place[0], place[1], radius) for kind, place, radius in things]
+    kinds = kind_names()
+    rows = [(kinds.index(kind), place[0], place[1], radius) for kind, place, radius in things]
     return Scene(
         np.array([*robot, *[np.nan] * (3 - len(robot))], np.float32),
         np.array(rows, np.float32).reshape(-1, 4),

@@ -57,12 +57,24 @@ def _facts(recording: Recording) -> dict[str, Any]:
     facts = recording.facts
     texts = {name: str(facts.get(name, "")) for name in ("env", "method", "policy", "psi", "caveat")}
     return texts | {
-        "atoms": facts["atoms"], "trace_atoms": facts["trace_atoms"], "kinds": facts["kinds"], "actions": facts["action_names"],
+        "atoms": facts["atoms"], "trace_atoms": facts["trace_atoms"], "actions": facts["action_names"],
+        "kinds": facts["kinds"], "looks": looks(facts),
         "discrete": bool(facts.get("discrete")), "shield": bool(facts["shield"]) and recording.decided,
         "decided": recording.decided, "frames": int(facts["frames"]), "reasons": facts["reasons"],
         "named": {name: _named(facts[name], texts["psi"]) for name in ("atoms", "trace_atoms")},
         "together": facts["together"], "thresholds": _numbers(np.array(facts["thresholds"], float)),
     }  # fmt: skip
+
+
+def looks(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """How the map shows kinds that are not its own; colours that are no plain word are left out."""
+    given = facts.get("looks")
+    found = {name: look for name, look in given.items() if isinstance(look, dict)} if isinstance(given, dict) else {}
+    return {
+        name: {"colour": str(look.get("colour")), "square": bool(look.get("square"))}
+        for name, look in found.items()
+        if re.fullmatch("[a-z]+", str(look.get("colour")))
+    }
 
 
 def _named(atoms: list[str], psi: str) -> list[int]:
@@ -83,7 +95,7 @@ def _settings(recording: Recording) -> dict[str, Any]:
             np.float32
         )
     return settings | {
-        "rule": "fixed" if given.get("rule") == "fixed" else "sequential",
+        "rule": str(given.get("rule", "sequential")),
         "labels": str(given.get("labels")),
         "critics": None if given.get("critics") is None else str(given["critics"]),
         "rolled": recording.rolled,

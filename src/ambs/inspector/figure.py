@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ambs.inspector.data import looks
 from ambs.inspector.document import promise
 from ambs.inspector.recording import Recording
 
@@ -67,15 +68,17 @@ def _place(axes: Any, recording: Recording, step: int) -> None:
 
 
 def _things(axes: Any, recording: Recording, step: int) -> None:
+    from matplotlib.colors import CSS4_COLORS
     from matplotlib.patches import Circle, Rectangle
 
-    kinds = recording.facts["kinds"]
+    kinds, own = recording.facts["kinds"], looks(recording.facts)
     for code, x, y, radius in recording.arrays["scene.items"][step].tolist():
         name = kinds[int(code)] if 0 <= code < len(kinds) else ""
-        colour = COLOURS.get(name, "#9a6a3a")
+        look = own.get(name, {"colour": "brown", "square": name == "vase"})
+        colour = COLOURS.get(name, look["colour"] if look["colour"] in CSS4_COLORS else "brown")
         if code < 0:
             continue
-        if recording.facts.get("square") or name == "vase":
+        if recording.facts.get("square") or look["square"]:
             axes.add_patch(Rectangle((x - radius, y - radius), 2 * radius, 2 * radius, color=colour, lw=0))
         else:
             axes.add_patch(Circle((x, y), radius, color=colour, lw=0))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ambs import __version__
 from ambs.acting.agent import Agent
-from ambs.envs.scene import KINDS, Scene, stacked
+from ambs.envs.scene import Scene, kind_looks, kind_names, stacked
 from ambs.envs.snapshot import one_env
 from ambs.envs.vector.replicas import UNSAVED
 from ambs.errors import UserError
@@ -180,7 +180,8 @@ class Recorder:
             "reasons": {reason.name.lower(): int(reason) for reason in Reason},
             "trace_atoms": list(agent.player.model.trace_formula()[1].names),
             "thresholds": np.asarray(agent.player.thresholds).tolist(),
-            "kinds": list(KINDS),
+            "kinds": list(kind_names()),
+            "looks": kind_looks(),
             "square": any(found is not None and found.square for found in episode["scenes"]),
             "action_names": list(episode.get("actions", ())),
             "left_out": left_out,

@@ -6,13 +6,18 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ambs.config.checks import at_least, one_of, within
+from ambs.config.checks import at_least, choice, one_of, within
 from ambs.errors import UserError
 from ambs.spec.bounds import LARGEST, accept_count, delta_achieved, epsilon_achieved
 from ambs.spec.sequential import BettingTest, betting_test
 
 MOST_TRACES, MOST_STEPS, MOST_ENTRIES = 100_000, 100_000, 20_000_000
 """Of a decision that anybody could wait for."""
+
+
+RULES = {"sequential": True, "fixed": False}
+"""Names of the decision rules, and whether each looks after every chunk of futures. Their tables are
+`ambs.shield.rules.TABLES`, and, for the inspector's page, those of inspector-rules.js."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class ShieldConfig:
     """T: steps ahead for which Ψ must hold."""
     traces: int = 512
     """m: imagined futures per decision, or the most of them under the sequential rule."""
-    rule: Literal["sequential", "fixed"] = "sequential"
+    rule: Annotated[str, choice(RULES)] = "sequential"
     """`sequential` stops as soon as the evidence suffices (betting test); `fixed` always draws m and counts."""
     chunk: int = 64
     """Futures drawn between two looks of the sequential rule."""
@@ -96,17 +101,17 @@ class ShieldConfig:
         epsilon_achieved(self.traces, self.failure_probability)
         if not 0 <= self.model_error < self.approximation_error:
             raise UserError(f"model_error must lie in [0, approximation_error), got {self.model_error}")
-        _check_size(self.traces, self.chunk if self.rule == "sequential" else self.traces)
+        _check_size(self.traces, self.chunk if RULES[self.rule] else self.traces)
         accept_count(self.safety_level, self.approximation_error, self.traces)
         if self.rule == "sequential":
             self.betting_test()
 
     def at_level(self, level: float) -> "ShieldConfig":
-        """These settings with another Δ in force. The sequential rule's ε is in proportion; that of the fixed rule, which accepts
-        up to Δ − ε of the traces, stays what it is."""
+        """These settings with another Δ in force. The sequential rule's ε is in proportion; that of rules that look once, as the
+        fixed one, which accepts up to Δ − ε of the traces, stays what it is."""
         if level == self.safety_level:
             return self
-        share = level / self.safety_level if self.rule == "sequential" else 1.0
+        share = level / self.safety_level if RULES[self.rule] else 1.0
         return replace(
             self,
             safety_level=level,
@@ -189,7 +194,7 @@ def _check_size(traces: int, chunk: int) -> None:
 
 
 _CHOICES = {
-    "rule": ("sequential", "fixed"),
+    "rule": RULES,
     "labels": ("mode", "sample", "mean"),
     "critics": (None, "max", "min"),
     "frame_costs": ("any", "sum"),

@@ -6,6 +6,7 @@ at or above another, and overrides at its last look whatever it has not accepted
 
 import enum
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -103,11 +104,23 @@ def counts_at(config: ShieldConfig, level: Int[Array, ""] | None) -> Counts:
 @functools.lru_cache(maxsize=64)
 def rule(config: ShieldConfig) -> Rule:
     """The decision rule of these settings."""
-    if config.rule == "fixed":
-        accept = accept_count(config.safety_level, config.approximation_error, config.traces)
-        return _with_intervals((config.traces,), ((accept, accept + 1),), config.failure_probability)
+    return _with_intervals(*TABLES[config.rule](config), config.failure_probability)
+
+
+def _sequential(config: ShieldConfig) -> "Table":
     test = config.betting_test()
-    return _with_intervals(test.looks, test.thresholds(), config.failure_probability)
+    return test.looks, test.thresholds()
+
+
+def _fixed(config: ShieldConfig) -> "Table":
+    accept = accept_count(config.safety_level, config.approximation_error, config.traces)
+    return (config.traces,), ((accept, accept + 1),)
+
+
+Table = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
+"""Looks, and for each the count of violating traces up to which it accepts and that from which it overrides."""
+TABLES: dict[str, Callable[[ShieldConfig], Table]] = {"sequential": _sequential, "fixed": _fixed}
+"""By the names of `ambs.shield.config.RULES`; the inspector's page has the same in inspector-rules.js."""
 
 
 def _with_intervals(looks: tuple[int, ...], thresholds: tuple[tuple[int, int], ...], delta: float) -> Rule:

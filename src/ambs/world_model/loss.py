@@ -10,6 +10,7 @@ from ambs.data import Experience
 from ambs.nn.distributions import bernoulli_loss, categorical_kl, two_hot_loss
 from ambs.nn.precision import at_least_float32
 from ambs.spec.risk import violates
+from ambs.world_model.heads import HEADS
 from ambs.world_model.model import WorldModel
 from ambs.world_model.rssm import Latent, Observed
 from ambs.world_model.vision import reconstruction_loss
@@ -43,6 +44,7 @@ def world_model_loss(model: WorldModel, batch: Experience, start: Latent, key: K
         "cost": config.label_scale,
         "open_loop": config.label_scale,
     }
+    scales |= {name: HEADS[name].weight(config) for name in model.heads.more}
     total = sum((scales[name] * mean for name, mean in means.items()), jnp.zeros(()))
     return Losses(total, means, kl.mean()), observed.latent
 
@@ -56,6 +58,7 @@ def _step_terms(
     terms["reward"] = two_hot_loss(model.heads.reward(features), item.reward, limit)
     terms["proceed"] = bernoulli_loss(model.heads.proceed(features)[0], at_least_float32(item.proceed))
     terms |= label_terms(model, features, item.labels)
+    terms |= {name: HEADS[name].loss(head(features), item) for name, head in model.heads.more.items()}
     return terms | kl_terms(seen.posterior, seen.prior, model.config.free_nats), categorical_kl(
         seen.posterior, seen.prior
     )

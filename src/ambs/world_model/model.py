@@ -15,6 +15,7 @@ from ambs.nn.layers import MLP
 from ambs.nn.precision import at_least_float32
 from ambs.spec.formula import Atom, Atoms, Formula, Not
 from ambs.spec.risk import step_risk, violates
+from ambs.world_model.heads import HEADS
 from ambs.world_model.rssm import RSSM, Latent
 from ambs.world_model.vision import Decoder, Encoder, ObservationSpec
 
@@ -36,13 +37,15 @@ class WorldSpec(NamedTuple):
 
 
 class Heads(eqx.Module):
-    """Reward, continue, and labels or cost, from features."""
+    """Reward, continue, labels or cost, and more, from features."""
 
     reward: MLP
     proceed: MLP
     """Logit of continue."""
     labels: MLP | None
     cost: MLP | None
+    more: dict[str, MLP]
+    """Those of `ambs.world_model.heads.HEADS`."""
 
 
 class WorldModel(eqx.Module):
@@ -57,7 +60,7 @@ class WorldModel(eqx.Module):
 
     def __init__(self, spec: WorldSpec, config: ModelConfig, *, key: Key[Array, ""]):
         size = config.widths
-        keys = jax.random.split(key, 6)
+        keys = jax.random.split(key, 6 + len(HEADS))
         features = size.deter + size.latents * size.classes
         self.spec, self.config = spec, config
         self.encoder = Encoder(spec.observation, size, grades=config.grades, key=keys[0])
@@ -73,6 +76,7 @@ class WorldModel(eqx.Module):
             proceed=head(1, 4),
             labels=head(spec.frames * len(spec.atoms), 5) if by_labels else None,
             cost=None if by_labels else head(size.bins, 5, 0.0),
+            more={name: head(one.outputs(spec), 6 + index) for index, (name, one) in enumerate(HEADS.items())},
         )
 
     def reward(self, features: Float[Array, "features"]) -> Float[Array, ""]:

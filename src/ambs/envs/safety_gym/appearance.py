@@ -1,6 +1,6 @@
-"""How the Safety Gym worlds look: sizes, colours, lights and camera mounts. Lengths in metres, colours in [0, 1].
+"""How the Safety Gym worlds look, apart from their things: floor, robots, lights and camera mounts.
 
-Shared by the ray-caster and by the OpenGL fallback, so that both draw the same scene.
+Lengths in metres, colours in [0, 1]. Shared by the ray-caster and by the OpenGL fallback, so that both draw the same scene.
 """
 
 from __future__ import annotations
@@ -8,25 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ambs.envs.safety_gym.objects import Vec3
 from ambs.errors import UserError
-
-Vec3 = tuple[float, float, float]
 
 FLOOR_HALF = 3.5
 TILE = 0.35
 REFLECTANCE = 0.1
 FLOOR_SPECULAR = 0.1
 FLOOR_SHININESS = 0.1
-GOAL_RADIUS, GOAL_HALF_HEIGHT, GOAL_Z = 0.3, 0.15, 0.16
-HAZARD_RADIUS, HAZARD_HALF_HEIGHT, HAZARD_Z = 0.2, 0.01, 0.02
-VASE_HALF = 0.1
 # MuJoCo draws round things with 28 slices and 16 stacks; ROUND is the radius of the circle of equal area, relative.
 SLICES, STACKS = 28, 16
 ROUND = 0.99579
-ALPHA = 0.25
-GOAL_COLOUR: Vec3 = (0.0, 1.0, 0.0)
-HAZARD_COLOUR: Vec3 = (0.0, 0.0, 1.0)
-VASE_COLOUR: Vec3 = (0.0, 1.0, 1.0)
 ZNEAR = 0.0396
 # MuJoCo's defaults: headlight ambient, diffuse and specular, and a geom's specular and shininess (times 128 in OpenGL).
 AMBIENT, HEADLIGHT, HEADLIGHT_SPECULAR = 0.1, 0.4, 0.5

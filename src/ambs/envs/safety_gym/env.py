@@ -12,10 +12,8 @@ import numpy as np
 from gymnasium import spaces
 
 from ambs.envs.options import choose_spec
-from ambs.envs.safety_gym.observation import VIEWS, Looks, Observation, Observer, one_of
-from ambs.envs.safety_gym.robots import FRAME_SKIP
-from ambs.envs.safety_gym.tasks import ATOMS, MAX_FRAMES, find_task
-from ambs.envs.safety_gym.worlds import Worlds
+from ambs.envs.safety_gym.observation import VIEWS, Observation, Options, one_of
+from ambs.envs.safety_gym.tasks import find_task
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms, Formula
 
@@ -46,39 +44,27 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
         self,
         task: str = "PointGoal1",
         *,
-        observation: str = "vision",
-        size: int = 64,
-        samples: int = 4,
-        mirror: bool = True,
-        palette: str = "safety_gymnasium",
-        renderer: str = "rays",
-        cameras: str = "front",
-        spec: str | Formula | None = None,
-        collision: str = "contact",
-        frame_skip: int = FRAME_SKIP,
-        max_frames: int = MAX_FRAMES,
         render_mode: str | None = None,
         view: str = "chase",
         view_size: int = 256,
+        **options: Any,
     ) -> None:
-        """Make the environment; see docs/environments.md for what the options mean."""
+        """Make the environment; `options` are the fields of `Options`."""
         one_of("render_mode", render_mode, (None, "rgb_array", "human"))
         one_of("view", view, VIEWS)
         if render_mode == "human" and not has_display():
             raise UserError('render_mode "human" needs a display, and there is none here; use "rgb_array"')
         self.task = find_task(task)
-        self.atoms: Atoms = ATOMS
-        self.psi: Formula = choose_spec(spec, self.task.spec, ATOMS)
-        self.observer = Observer(self.task, observation, Looks(size, samples, mirror, palette, renderer, cameras))
-        accelerations = observation != "vision"
-        self.worlds = Worlds(
-            self.task, collision=collision, frame_skip=frame_skip, max_frames=max_frames, accelerations=accelerations
-        )
+        chosen = Options(**options)
+        self.atoms: Atoms = self.task.atoms
+        self.psi: Formula = choose_spec(chosen.spec, self.task.spec, self.atoms)
+        self.observer = chosen.observer(self.task)
+        self.worlds = chosen.worlds(self.task)
         self.observation_space = self.observer.space
         self.action_space = action_space()
         self.mirror = self.observer.mirror
         self.render_mode = render_mode
-        self.metadata = {**self.metadata, "render_fps": round(1 / (frame_skip * self.task.robot.timestep))}
+        self.metadata = {**self.metadata, "render_fps": round(1 / (chosen.frame_skip * self.task.robot.timestep))}
         self.view, self.view_size = view, view_size
         self._over = True
         self._window: Any = None

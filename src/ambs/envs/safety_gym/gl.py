@@ -6,14 +6,16 @@ The scene is a small visual model of mocap bodies: no physics is involved, and o
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import mujoco
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from numpy import ndarray
 
 from ambs.envs.safety_gym import appearance as look
+from ambs.envs.safety_gym.objects import GOAL, HAZARD, VASE, Kind, Things, drawn
 from ambs.errors import UserError
 
 GL_HELP = (
@@ -26,29 +28,30 @@ GL_HELP = (
 class MujocoCamera:
     """`Camera` with MuJoCo's renderer behind it: same arguments, same picture, one image at a time.
 
-    Models and GL contexts are made when first needed, one per number of hazards and vases and image size (the cost of a
+    Models and GL contexts are made when first needed, one per number of things and image size (the cost of a
     frame is mostly that of its buffer, so each size has its own); `close` frees them. Raises `UserError` where OpenGL
     does not start.
     """
 
-    def __init__(self, robot: str, size: int = 64, palette: str = "safety_gymnasium") -> None:
+    def __init__(
+        self,
+        robot: str,
+        size: int = 64,
+        palette: str = "safety_gymnasium",
+        *,
+        goal: Kind = GOAL,
+        kinds: Sequence[Kind] = (HAZARD, VASE),
+    ) -> None:
         look.check(robot, size, palette)
         self.robot = robot
         self.size = size
         self.palette = palette
-        self._scenes: dict[tuple[int, int, bool, int], tuple[Any, Any, Any]] = {}
+        self.goal, self.kinds = goal, drawn(kinds)
+        self._scenes: dict[tuple[Things, int], tuple[Any, Any, Any]] = {}
 
-    def render(
-        self,
-        robot_pos: Float[ndarray, "N 3"],
-        robot_mat: Float[ndarray, "N 3 3"],
-        goal: Float[ndarray, "N 2"] | None,
-        hazards: Float[ndarray, "N H 2"],
-        vase_pos: Float[ndarray, "N V 3"],
-        vase_mat: Float[ndarray, "N V 3 3"],
-    ) -> UInt8[ndarray, "N size size 3"]:
-        """What the robot sees: N poses and layouts in metres, world frame -> `[N, size, size, 3]`."""
-        return self._draw("vision", self.size, robot_pos, robot_mat, goal, hazards, vase_pos, vase_mat)
+    def render(self, *scene: Any) -> UInt8[ndarray, "N size size 3"]:
+        """What the robot sees; arguments as for `Camera.render`."""
+        return self._draw("vision", self.size, *scene)
 
     def back(self, *scene: Any) -> UInt8[ndarray, "N size size 3"]:
         """What lies behind the robot: the view of its rear camera; arguments as for `render`."""
@@ -69,17 +72,10 @@ class MujocoCamera:
         self._scenes.clear()
 
     def _draw(
-        self,
-        camera: str,
-        size: int,
-        robot_pos: Any,
-        robot_mat: Any,
-        goal: Any,
-        hazards: Any,
-        vase_pos: Any,
-        vase_mat: Any,
+        self, camera: str, size: int, robot_pos: Any, robot_mat: Any, goal: Any, *rest: Any
     ) -> UInt8[ndarray, "N size size 3"]:
-        key = (hazards.shape[1], vase_pos.shape[1], goal is not None, size)
+        poses = self._poses(goal, *rest)
+        key = tuple((kind, pos.shape[1]) for kind, pos, _ in poses), size
         if key not in self._scenes:
             model = mujoco.MjModel.from_xml_string(scene_xml(self.robot, self.palette, *key))
             self._scenes[key] = (model, mujoco.MjData(model), _renderer(model, size))
@@ -88,20 +84,26 @@ class MujocoCamera:
         option.geomgroup[:] = 1
         images = np.empty((len(robot_pos), size, size, 3), np.uint8)
         for i, image in enumerate(images):
-            _place(
-                data,
-                robot_pos[i],
-                robot_mat[i],
-                None if goal is None else goal[i],
-                hazards[i],
-                vase_pos[i],
-                vase_mat[i],
-            )
+            _place(data, [(robot_pos[i : i + 1], robot_mat[i : i + 1]), *((pos[i], mat[i]) for _, pos, mat in poses)])
             mujoco.mj_kinematics(model, data)
             mujoco.mj_camlight(model, data)
             renderer.update_scene(data, camera=camera, scene_option=option)
             renderer.render(out=image)
         return images
+
+    def _poses(self, goal: Any, discs: Any, cube_pos: Any, cube_mat: Any, *others: Any) -> list[tuple[Kind, Any, Any]]:
+        """Kinds with centres `[N, things, 3]` and axes `[N, things, 3, 3]` of their things."""
+        found = [] if self.kinds.cubes is None else [(self.kinds.cubes, cube_pos, cube_mat)]
+        if self.kinds.discs is not None:
+            found.append((self.kinds.discs, *_upright(discs, self.kinds.discs)))
+        if goal is not None:
+            found.append((self.goal, *_upright(goal[:, None], self.goal)))
+        return found + list(zip(self.kinds.others, others[::2], others[1::2], strict=True))
+
+
+def _upright(spots: Any, kind: Kind) -> tuple[Any, Any]:
+    centres = np.concatenate([spots, np.full((*spots.shape[:2], 1), kind.height)], axis=-1)
+    return centres, np.broadcast_to(np.eye(3), (*spots.shape[:2], 3, 3))
 
 
 # Where OpenGL failed once it is not tried again: a second attempt can abort the whole process.
@@ -121,50 +123,25 @@ def _renderer(model: Any, size: int) -> Any:
         raise UserError(_failures[0]) from error
 
 
-def _place(data: Any, robot_pos: Any, robot_mat: Any, goal: Any, hazards: Any, vase_pos: Any, vase_mat: Any) -> None:
-    """Write one layout into the mocap poses; bodies come in the order robot, vases, hazards, goal."""
-    n_vases, n_hazards = len(vase_pos), len(hazards)
-    data.mocap_pos[0] = robot_pos
-    mujoco.mju_mat2Quat(data.mocap_quat[0], np.asarray(robot_mat, np.float64).ravel())
-    for i in range(n_vases):
-        data.mocap_pos[1 + i] = vase_pos[i]
-        mujoco.mju_mat2Quat(data.mocap_quat[1 + i], np.asarray(vase_mat[i], np.float64).ravel())
-    data.mocap_pos[1 + n_vases : 1 + n_vases + n_hazards, :2] = hazards
-    if goal is not None:
-        data.mocap_pos[1 + n_vases + n_hazards, :2] = goal
+def _place(data: Any, poses: Sequence[tuple[Any, Any]]) -> None:
+    """Write centres `[things, 3]` and axes `[things, 3, 3]` into the mocap poses, in the order of the bodies."""
+    index = 0
+    for pos, mat in poses:
+        for centre, axes in zip(pos, mat, strict=True):
+            data.mocap_pos[index] = centre
+            mujoco.mju_mat2Quat(data.mocap_quat[index], np.asarray(axes, np.float64).ravel())
+            index += 1
 
 
-def scene_xml(robot: str, palette: str, hazards: int, vases: int, goal: bool, size: int) -> str:
-    """MJCF of the visual scene: every object a mocap body, plus the cameras vision, back, chase and top_down."""
+def scene_xml(robot: str, palette: str, things: Things, size: int) -> str:
+    """MJCF of the visual scene: every thing a mocap body after the robot, plus the cameras vision, back, chase and top_down."""
     colours = look.PALETTES[palette]
     flat = colours.sky[0] == colours.sky[1]
     sky = (
         f'<texture type="skybox" builtin="{"flat" if flat else "gradient"}" width="64" height="384"'
         f' rgb1="{_text(colours.sky[0])}" rgb2="{_text(colours.sky[1])}"/>'
     )
-    bodies = "".join(
-        f'<body mocap="true" pos="0 0 {z}"><geom type="{shape}" size="{size}" rgba="{_text(colour)} {alpha}"/></body>'
-        for count, z, shape, size, colour, alpha in (
-            (vases, look.VASE_HALF, "box", _text((look.VASE_HALF,) * 3), look.VASE_COLOUR, 1),
-            (
-                hazards,
-                look.HAZARD_Z,
-                "cylinder",
-                f"{look.HAZARD_RADIUS} {look.HAZARD_HALF_HEIGHT}",
-                look.HAZARD_COLOUR,
-                look.ALPHA,
-            ),
-            (
-                int(goal),
-                look.GOAL_Z,
-                "cylinder",
-                f"{look.GOAL_RADIUS} {look.GOAL_HALF_HEIGHT}",
-                look.GOAL_COLOUR,
-                look.ALPHA,
-            ),
-        )
-        for _ in range(count)
-    )
+    bodies = "".join(f'<body mocap="true"><geom {kind.geom}/></body>' for kind, count in things for _ in range(count))
     parts = "".join(
         f'<geom type="{part.shape}" pos="{_text(part.pos)}" size="{_text(part.size)}"'
         f' rgba="{_text(colours.trim if part.trim else colours.body)} 1"'

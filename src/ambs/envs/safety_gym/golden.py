@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ambs.envs.safety_gym import lidar
+from ambs.envs.safety_gym.objects import HAZARD, VASE
 from ambs.envs.safety_gym.robots import CAR, POINT, Robot
 from ambs.envs.safety_gym.tasks import TASKS, Task
 from ambs.envs.safety_gym.worlds import MAGNETIC_FIELD, Worlds
@@ -60,7 +61,7 @@ def load(path: str | Path) -> Recording:
     robot = CAR if "left" in raw["joint_names"] else POINT
     hazards, vases = raw["layout_hazards"].shape[1], raw["vase_pos"].shape[2]
     for task in TASKS.values():
-        if (task.robot, task.hazards, task.vases) == (robot, hazards, vases):
+        if (task.robot, task.things) == (robot, ((HAZARD, hazards), (VASE, vases))):
             qpos, qvel = _in_world_coordinates(raw, robot)
             return Recording(task, qpos, qvel, raw["layout_hazards"], raw)
     raise UserError(f"{path} shows {robot.name} with {hazards} hazards and {vases} vases, which is no task of ours")
@@ -186,7 +187,7 @@ def compare_frames(recording: Recording) -> dict[str, Any]:
 
 def _scenes(recording: Recording) -> tuple[np.ndarray, ...]:
     """What the camera takes, for each recorded frame."""
-    raw, vases = recording.raw, recording.task.vases
+    raw, vases = recording.raw, recording.task.count(VASE)
     episode = np.arange(recording.episodes)[:, None]
     at = {name: raw[name][episode, raw["frame_step"]] for name in POSES}
     return (
@@ -233,8 +234,8 @@ def place(worlds: Worlds, recording: Recording, step: int) -> None:
     """
     for episode in range(recording.episodes):
         qpos, qvel = recording.qpos[episode, step], recording.qvel[episode, step]
-        goal, hazards = recording.raw["goal"][episode, step, :2], recording.hazards[episode]
-        worlds.place(episode, qpos, qvel, goal, hazards, keep_warm_start=step > 0)
+        goal, spots = recording.raw["goal"][episode, step, :2], {HAZARD.name: recording.hazards[episode]}
+        worlds.place(episode, qpos, qvel, goal, spots, keep_warm_start=step > 0)
 
 
 def _contact_after(worlds: Worlds, recording: Recording, got: dict[str, np.ndarray]) -> np.ndarray:
@@ -249,7 +250,7 @@ def _lidar_error(recording: Recording) -> float:
     kinds = (
         raw["goal"][..., None, :2].reshape(-1, 1, 2),
         np.repeat(recording.hazards, states, axis=0),
-        raw["vase_pos"][..., :2].reshape(-1, recording.task.vases, 2),
+        raw["vase_pos"][..., :2].reshape(-1, recording.task.count(VASE), 2),
     )
     got = lidar.closeness(raw["agent_pos"].reshape(-1, 3), raw["agent_mat"].reshape(-1, 3, 3), kinds)
     wanted = np.concatenate([raw[name] for name in LIDARS], axis=-1)

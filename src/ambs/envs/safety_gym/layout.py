@@ -6,12 +6,14 @@ radius, and kept if its distance to every earlier one is at least the sum of the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
-from ambs.envs.safety_gym.tasks import AGENT_KEEPOUT, GOAL_KEEPOUT, HAZARD_KEEPOUT, VASE_KEEPOUT, Task
+from ambs.envs.safety_gym.objects import Things
+from ambs.envs.safety_gym.tasks import AGENT_KEEPOUT, Task
 
 TRIES_PER_OBJECT = 100
 TRIES_PER_LAYOUT = 10_000
@@ -21,19 +23,20 @@ _DRAWN_TOGETHER = 10
 
 @dataclass(frozen=True)
 class Layout:
-    """Centres in the plane, and headings in [0, 2π)."""
+    """Centres in the plane, and headings in [0, 2π); those of things by the name of their kind."""
 
     agent: Float[np.ndarray, "2"]
     agent_yaw: float
     goal: Float[np.ndarray, "2"]
-    hazards: Float[np.ndarray, "hazards 2"]
-    vases: Float[np.ndarray, "vases 2"]
-    vase_yaws: Float[np.ndarray, "vases"]
+    spots: Mapping[str, Float[np.ndarray, "_ 2"]]
+    yaws: Mapping[str, Float[np.ndarray, "_"]]
+    """Of free bodies."""
 
 
 def keepouts(task: Task) -> Float[np.ndarray, "objects"]:
-    """Keep-out radii in the order of placement: agent, goal, hazards, vases."""
-    return np.array([AGENT_KEEPOUT, GOAL_KEEPOUT] + [HAZARD_KEEPOUT] * task.hazards + [VASE_KEEPOUT] * task.vases)
+    """Keep-out radii in the order of placement: agent, goal, things."""
+    radii = [kind.keepout for kind, count in task.things for _ in range(count)]
+    return np.array([AGENT_KEEPOUT, task.goal.keepout, *radii])
 
 
 def sample_layout(task: Task, rng: np.random.Generator) -> Layout:
@@ -42,27 +45,33 @@ def sample_layout(task: Task, rng: np.random.Generator) -> Layout:
     for _ in range(TRIES_PER_LAYOUT):
         centres = _place_all(radii, task.extent, rng)
         if centres is not None:
-            yaws = rng.uniform(0, 2 * np.pi, 1 + task.vases)
-            hazards, vases = np.split(centres[2:], [task.hazards])
-            return Layout(centres[0], float(yaws[0]), centres[1], hazards, vases, yaws[1:])
+            turning = tuple((kind, count) for kind, count in task.things if kind.body == "free")
+            yaws = rng.uniform(0, 2 * np.pi, 1 + sum(count for _, count in turning))
+            spots = _by_kind(task.things, centres[2:])
+            return Layout(centres[0], float(yaws[0]), centres[1], spots, _by_kind(turning, yaws[1:]))
     raise RuntimeError(f"no layout of {task.name} found in {TRIES_PER_LAYOUT} tries")
 
 
 def sample_goal(
     task: Task,
     agent: Float[np.ndarray, "2"],
-    hazards: Float[np.ndarray, "hazards 2"],
-    vases: Float[np.ndarray, "vases 2"],
+    spots: Mapping[str, Float[np.ndarray, "_ 2"]],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "2"] | None:
     """A new goal clear of everything where it stands now; None if there is no room for one."""
-    placed = np.concatenate([agent[None], hazards, vases])
+    placed = np.concatenate([agent[None], *(spots[kind.name] for kind in task.kinds)])
     radii = np.delete(keepouts(task), 1)
     for _ in range(TRIES_PER_GOAL // TRIES_PER_OBJECT):
-        goal = _place_one(placed, radii, GOAL_KEEPOUT, task.extent, rng)
+        goal = _place_one(placed, radii, task.goal.keepout, task.extent, rng)
         if goal is not None:
             return goal
     return None
+
+
+def _by_kind(things: Things, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """One row for each thing, shared out among the kinds."""
+    ends = np.cumsum([count for _, count in things])[:-1]
+    return {kind.name: part for (kind, _), part in zip(things, np.split(rows, ends), strict=True)} if things else {}
 
 
 def _place_all(

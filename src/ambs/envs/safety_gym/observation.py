@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from ambs.envs.mirror import Mirror
 from ambs.envs.safety_gym import lidar
-from ambs.envs.safety_gym.robots import POINT, Robot
-from ambs.envs.safety_gym.tasks import Task
-from ambs.envs.safety_gym.worlds import SENSORS, VECTOR_SIZE, Worlds
+from ambs.envs.safety_gym.objects import Kind
+from ambs.envs.safety_gym.robots import FRAME_SKIP, POINT, Robot
+from ambs.envs.safety_gym.tasks import MAX_FRAMES, Task
+from ambs.envs.safety_gym.worlds import SENSORS, Worlds
 from ambs.errors import UserError
+from ambs.spec.formula import Formula
 
 MODES = ("vision", "vector", "both")
 RENDERERS = ("rays", "mujoco")
@@ -74,9 +76,10 @@ class Observer:
         """The space of one observation."""
         vision = spaces.Box(0, 255, self.looks.shape, np.uint8)
         # Sensors have no bound of their own; infinity would be refused by Gymnasium's checker.
-        high = np.full(VECTOR_SIZE, np.finfo(np.float32).max, np.float32)
+        entries = SENSORS + len(self.task.lidars) * lidar.BINS
+        high = np.full(entries, np.finfo(np.float32).max, np.float32)
         high[SENSORS:] = 1.0
-        low = np.where(np.arange(VECTOR_SIZE) < SENSORS, -high, np.float32(0))
+        low = np.where(np.arange(entries) < SENSORS, -high, np.float32(0))
         vector = spaces.Box(low, high, dtype=np.float32)
         if self.mode == "both":
             return spaces.Dict({"vision": vision, "vector": vector})
@@ -85,7 +88,7 @@ class Observer:
     @property
     def mirror(self) -> Mirror:
         """How a step looks with left and right exchanged."""
-        whole = mirror_of(self.task.robot)
+        whole = mirror_of(self.task.robot, len(self.task.lidars))
         return Mirror(*whole[:2]) if self.mode == "vision" else whole
 
     def observe(self, worlds: Worlds) -> Observation:
@@ -113,8 +116,8 @@ class Observer:
     def camera(self) -> Any:
         """The camera, made when it is first needed: without pictures neither JAX nor OpenGL is started."""
         if self._camera is None:
-            robot = self.task.robot.name
-            self._camera = _opengl(robot, self.looks) if self.looks.renderer == "mujoco" else _rays(robot, self.looks)
+            make = _opengl if self.looks.renderer == "mujoco" else _rays
+            self._camera = make(self.task.robot.name, self.looks, self.task.goal, self.task.kinds)
         return self._camera
 
     def close(self) -> None:
@@ -132,8 +135,35 @@ class Observer:
         return [jnp.asarray(array, jnp.float32) for array in worlds.poses()]
 
 
-def mirror_of(robot: Robot) -> Mirror:
-    """A robot's actions and vector with left and right exchanged.
+@dataclass(frozen=True)
+class Options(Looks):
+    """What the single and the vector environment are made with; docs/environments.md tells what they mean."""
+
+    observation: str = "vision"
+    spec: str | Formula | None = None
+    collision: str = "contact"
+    frame_skip: int = FRAME_SKIP
+    max_frames: int = MAX_FRAMES
+
+    def observer(self, task: Task) -> Observer:
+        """What turns the states of such worlds into observations."""
+        return Observer(task, self.observation, Looks(**{one.name: getattr(self, one.name) for one in fields(Looks)}))
+
+    def worlds(self, task: Task, num: int = 1, threads: int = 1) -> Worlds:
+        """The worlds themselves; without vectors nobody asks for accelerations."""
+        return Worlds(
+            task,
+            num,
+            collision=self.collision,
+            frame_skip=self.frame_skip,
+            max_frames=self.max_frames,
+            accelerations=self.observation != "vision",
+            threads=threads,
+        )
+
+
+def mirror_of(robot: Robot, kinds: int) -> Mirror:
+    """A robot's actions, and its vector with readings of so many kinds, with left and right exchanged.
 
     The world is mirrored in a plane that contains the vertical and the magnetic field, so that both are the same again.
     A plane along the field in the middle of a floor tile also keeps the checker; only the floor's edges are then off, by
@@ -141,7 +171,6 @@ def mirror_of(robot: Robot) -> Mirror:
     two others.
     """
     across = np.where(np.arange(3) == robot.side, -1.0, 1.0)
-    kinds = (VECTOR_SIZE - SENSORS) // lidar.BINS
     # The angle a is seen at -a where the sideways axis is y, at half a turn - a where it is x.
     last = lidar.BINS - 1 if robot.side == 1 else lidar.BINS // 2 - 1
     bins = (last - np.arange(lidar.BINS)) % lidar.BINS
@@ -152,20 +181,20 @@ def mirror_of(robot: Robot) -> Mirror:
     return Mirror(*actions, tuple(np.concatenate(order).tolist()), tuple(np.concatenate(sign).tolist()))
 
 
-def _opengl(robot: Literal["point", "car"], looks: Looks) -> Any:
+def _opengl(robot: str, looks: Looks, goal: Kind, kinds: tuple[Kind, ...]) -> Any:
     from ambs.envs.safety_gym.gl import MujocoCamera
 
     options: dict[str, Any] = {"size": looks.size, "palette": looks.palette}
-    return MujocoCamera(robot, **options)
+    return MujocoCamera(robot, **options, goal=goal, kinds=kinds)
 
 
 @functools.cache
-def _rays(robot: Literal["point", "car"], looks: Looks) -> Any:
+def _rays(robot: str, looks: Looks, goal: Kind, kinds: tuple[Kind, ...]) -> Any:
     """A camera without state, shared by all environments that look alike, so that it is compiled once."""
     from ambs.envs.safety_gym.camera import Camera
 
     options: dict[str, Any] = {name: getattr(looks, name) for name in ("size", "samples", "mirror", "palette")}
-    return Camera(robot, **options)
+    return Camera(robot, **options, goal=goal, kinds=kinds)
 
 
 def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:

@@ -1,7 +1,7 @@
-"""The simulated bodies: a robot, a floor and the vases, as MJCF.
+"""The simulated bodies: a robot, a floor and what is solid, as MJCF.
 
-Goal and hazards have no dynamics and are not in the model, so one `MjModel` serves every layout and every copy of a
-task. The robot's coordinates are world coordinates: a layout is a choice of `qpos`.
+Things without a body are not in the model and immovable ones are mocap bodies, so one `MjModel` serves every layout and
+every copy of a task. The robot's coordinates are world coordinates: a layout is a choice of `qpos`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from typing import Literal
 import mujoco
 import numpy as np
 
+from ambs.envs.safety_gym.objects import Kind, Things
+
 FRAME_SKIP = 10
 """Simulator steps per frame."""
 
 ROBOT_HEIGHT = 0.1
 """Height of the robot's origin at the start, m."""
 
-VASE_HALF_SIZE = 0.1
-VASE_HEIGHT = VASE_HALF_SIZE - 4e-5
-"""Centre of a vase at the start, m: sunk into the floor by about as much as its weight sinks it."""
-
-_RED, _BLUE, _CYAN = "0.7412 0.0431 0.1843 1", "0.0039 0.1529 0.3961 1", "0 1 1 1"
+_RED, _BLUE = "0.7412 0.0431 0.1843 1", "0.0039 0.1529 0.3961 1"
 
 
 @dataclass(frozen=True)
@@ -113,13 +111,13 @@ CAR = Robot(
 
 
 @functools.cache
-def build_model(robot: Robot, vases: int, sleep: bool = True) -> mujoco.MjModel:
-    """The compiled model of a robot among a number of vases; cached, and shared by all who ask for the same one."""
-    return mujoco.MjModel.from_xml_string(mjcf(robot, vases, sleep))
+def build_model(robot: Robot, things: Things, sleep: bool = True) -> mujoco.MjModel:
+    """The compiled model of a robot among things; cached, and shared by all who ask for the same one."""
+    return mujoco.MjModel.from_xml_string(mjcf(robot, things, sleep))
 
 
-def mjcf(robot: Robot, vases: int, sleep: bool = True) -> str:
-    """The model as MJCF text; with `sleep`, vases at rest are left out of the computation, where this MuJoCo can do that."""
+def mjcf(robot: Robot, things: Things, sleep: bool = True) -> str:
+    """The model as MJCF text; with `sleep`, bodies at rest are left out of the computation, where this MuJoCo can do that."""
     can_sleep = sleep and hasattr(mujoco.mjtEnableBit, "mjENBL_SLEEP")
     flag = '<flag sleep="enable"/>' if can_sleep else ""
     limits = f'ctrllimited="true" ctrlrange="-1 1" forcelimited="true" forcerange="{-robot.force} {robot.force}"'
@@ -136,16 +134,20 @@ def mjcf(robot: Robot, vases: int, sleep: bool = True) -> str:
         <geom name="floor" type="plane" size="3.5 3.5 0.1"/>
         <body name="robot" pos="0 0 {ROBOT_HEIGHT}">
           <site name="robot" size="0.03"/>{robot.body}
-        </body>{"".join(_vase(index) for index in range(vases))}
+        </body>{"".join(_body(kind, index) for kind, count in things for index in range(count))}
       </worldbody>
       <actuator>{robot.actuators}
       </actuator>
     </mujoco>"""
 
 
-def _vase(index: int) -> str:
+def _body(kind: Kind, index: int) -> str:
+    if kind.body == "none":
+        return ""
+    name = f"{kind.name}{index}"
+    mocap, joint = (' mocap="true"', "") if kind.body == "fixed" else ("", f'<freejoint name="{name}"/>')
     return f"""
-        <body name="vase{index}" pos="0 0 {VASE_HEIGHT}">
-          <freejoint name="vase{index}"/>
-          <geom type="box" size="{VASE_HALF_SIZE} {VASE_HALF_SIZE} {VASE_HALF_SIZE}" density="0.001" rgba="{_CYAN}"/>
+        <body name="{name}" pos="0 0 {kind.height}"{mocap}>
+          {joint}
+          <geom {kind.geom} density="{kind.density}"/>
         </body>"""

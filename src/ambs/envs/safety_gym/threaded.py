@@ -10,66 +10,50 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from ambs.envs.safety_gym.env import action_space
-from ambs.envs.safety_gym.observation import Looks, Observation, Observer
-from ambs.envs.safety_gym.robots import FRAME_SKIP, POINT
+from ambs.envs.safety_gym.observation import Observation, Options
+from ambs.envs.safety_gym.robots import POINT
 from ambs.envs.safety_gym.scenes import lidar_scene, outlook, world_scene
-from ambs.envs.safety_gym.tasks import ATOMS, MAX_FRAMES, find_task
-from ambs.envs.safety_gym.worlds import Worlds
+from ambs.envs.safety_gym.tasks import find_task
 from ambs.envs.scene import Outlook, Scene
 from ambs.envs.snapshot import Snapshot
 from ambs.envs.vector.vector import MAX_FAULTS, Frames, LabelledVectorEnv
-from ambs.spec.formula import Formula
 
 
 class ThreadedVectorEnv(LabelledVectorEnv):
     """The Safety Gym tasks, many at once; see `ambs.envs.vector.vector` for what a step returns."""
 
     can_draw = True
+    options = Options
+    """Further options: its fields."""
 
     def __init__(
         self,
         task: str,
         num_envs: int,
         *,
-        observation: str = "vision",
-        size: int = 64,
-        samples: int = 4,
-        mirror: bool = True,
-        palette: str = "safety_gymnasium",
-        renderer: str = "rays",
-        cameras: str = "front",
-        spec: str | Formula | None = None,
-        collision: str = "contact",
-        frame_skip: int = FRAME_SKIP,
-        max_frames: int = MAX_FRAMES,
         action_repeat: int = 1,
         max_faults: int = MAX_FAULTS,
         threads: int | None = None,
+        **options: Any,
     ) -> None:
-        """Make the environments; `threads` are as many as there are processors to use, by default."""
+        """Make the environments; `threads` are as many as there are processors to use, by default, and `options` the fields of
+        `Options`."""
         self.task = find_task(task)
-        self.observer = Observer(self.task, observation, Looks(size, samples, mirror, palette, renderer, cameras))
+        chosen = self.options(**options)
+        self.observer = chosen.observer(self.task)
         super().__init__(
             num_envs,
             self.observer.space,
             action_space(),
-            atoms=ATOMS,
+            atoms=self.task.atoms,
             psi=self.task.spec,
-            spec=spec,
+            spec=chosen.spec,
             action_repeat=action_repeat,
             max_faults=max_faults,
         )
         self.action_names = ("forward", "turn") if self.task.robot is POINT else ("left wheel", "right wheel")
         self.mirror = self.observer.mirror
-        self.worlds = Worlds(
-            self.task,
-            num_envs,
-            collision=collision,
-            frame_skip=frame_skip,
-            max_frames=max_frames,
-            accelerations=observation != "vision",
-            threads=_processors() if threads is None else threads,
-        )
+        self.worlds = chosen.worlds(self.task, num_envs, _processors() if threads is None else threads)
 
     def pictures(self, which: Sequence[int]) -> dict[int, np.ndarray]:
         """Arenas from above, uint8 `[256, 256, 3]`."""
@@ -83,10 +67,11 @@ class ThreadedVectorEnv(LabelledVectorEnv):
     def imagined(self, now: Scene, observations: np.ndarray) -> list[Scene] | None:
         """What vectors tell of the robot's surroundings, in its own frame; a picture is a picture already."""
         del now
-        return [lidar_scene(vector) for vector in observations] if observations.ndim == 2 else None
+        kinds = self.task.lidars
+        return [lidar_scene(vector, kinds) for vector in observations] if observations.ndim == 2 else None
 
     def outlook(self) -> Outlook | None:
-        """Of hazards and vases; None where there are none."""
+        """Of what is to be avoided; None where there is nothing."""
         return outlook(self.worlds)
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -6,6 +6,7 @@ Positions in m, velocities in m/s and rad/s, world coordinates unless said other
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -15,13 +16,13 @@ from jaxtyping import Bool, Float, Int
 
 from ambs.envs.safety_gym import lidar, sleeping
 from ambs.envs.safety_gym.layout import sample_goal, sample_layout
-from ambs.envs.safety_gym.robots import FRAME_SKIP, VASE_HEIGHT, build_model
-from ambs.envs.safety_gym.tasks import ATOMS, GOAL_RADIUS, HAZARD_RADIUS, MAX_FRAMES, VASE_SPEED, Task
+from ambs.envs.safety_gym.objects import HAZARD, Kind, drawn
+from ambs.envs.safety_gym.robots import FRAME_SKIP, build_model
+from ambs.envs.safety_gym.tasks import MAX_FRAMES, Task
 from ambs.envs.snapshot import check_fields, generator_from_array, generator_to_array
 from ambs.errors import UserError
 
 SENSORS = 12
-VECTOR_SIZE = SENSORS + 3 * lidar.BINS
 GRAVITY = np.array([0.0, 0.0, 9.81])
 MAGNETIC_FIELD = np.array([0.0, -0.5, 0.0])
 
@@ -61,8 +62,9 @@ class Worlds:
     ) -> None:
         """Make `num` worlds, all at rest in a heap until they are reset.
 
-        `collision` says what the atom of that name means: "contact" of robot and vase, or the "stock" constraint's
-        contact or moving vase. Without `accelerations` the accelerometer reads nonsense, and a frame is cheaper.
+        `collision` says what that atom, and any of touching what can be moved, means: "contact" of robot and vase, or the
+        "stock" constraint's contact or moving vase. Without `accelerations` the accelerometer reads nonsense, and a frame is
+        cheaper.
         """
         if collision not in ("contact", "stock"):
             raise UserError(f'collision must be "contact" or "stock", got {collision!r}')
@@ -71,14 +73,18 @@ class Worlds:
                 raise UserError(f"{name} must be at least 1, got {value}")
         self.task, self.num, self.collision = task, num, collision
         self.frame_skip, self.max_frames = frame_skip, max_frames
-        self.model = model = build_model(task.robot, task.vases)
+        self.model = model = build_model(task.robot, task.things)
         self._accelerations = accelerations
         self._data = [mujoco.MjData(model) for _ in range(num)]
         # A view is looked up once here, not once per frame and field.
         self._views = [(d.qpos, d.qvel, d.qacc, d.xpos, d.xmat.reshape(-1, 3, 3), d.ctrl) for d in self._data]
         self._body_of_geom = model.body_rootid[model.geom_bodyid]
         self._robot_body = model.body("robot").id
-        self._first_vase = model.nbody - task.vases
+        solid = [index for index, (kind, count) in enumerate(task.things) for _ in range(count) if kind.body != "none"]
+        self._kind_of_solid = np.array(solid, int)
+        self._first_solid = model.nbody - len(solid)
+        ends = [int(np.searchsorted(self._kind_of_solid, index)) for index in range(len(task.things) + 1)]
+        self._solids = {kind.name: slice(*ends[index : index + 2]) for index, kind in enumerate(task.kinds)}
         self._chunks = [chunk for chunk in np.array_split(np.arange(num), min(threads, num)) if len(chunk)]
         self._pool = ThreadPoolExecutor(len(self._chunks)) if len(self._chunks) > 1 else None
         self._rngs = [np.random.default_rng(0) for _ in range(num)]
@@ -87,11 +93,13 @@ class Worlds:
         self.qacc: Float[np.ndarray, "n v"] = np.zeros((num, model.nv))
         self.robot_pos: Float[np.ndarray, "n 3"] = np.zeros((num, 3))
         self.robot_mat: Float[np.ndarray, "n 3 3"] = np.tile(np.eye(3), (num, 1, 1))
-        self.vase_pos: Float[np.ndarray, "n vases 3"] = np.zeros((num, task.vases, 3))
-        self.vase_mat: Float[np.ndarray, "n vases 3 3"] = np.zeros((num, task.vases, 3, 3))
-        self.touching: Bool[np.ndarray, "n"] = np.zeros(num, bool)
+        self.solid_pos: Float[np.ndarray, "n solids 3"] = np.zeros((num, len(solid), 3))
+        self.solid_mat: Float[np.ndarray, "n solids 3 3"] = np.zeros((num, len(solid), 3, 3))
+        self.touched: Bool[np.ndarray, "n kinds"] = np.zeros((num, len(task.things)), bool)
         self.goal: Float[np.ndarray, "n 2"] = np.zeros((num, 2))
-        self.hazards: Float[np.ndarray, "n hazards 2"] = np.zeros((num, task.hazards, 2))
+        self._spots: dict[str, Float[np.ndarray, "n things 2"]] = {
+            kind.name: np.zeros((num, count, 2)) for kind, count in task.things if kind.body == "none"
+        }
         self.distance: Float[np.ndarray, "n"] = np.zeros(num)
         self.frames: Int[np.ndarray, "n"] = np.zeros(num, np.int64)
 
@@ -101,11 +109,14 @@ class Worlds:
         robot = self.task.robot
         qpos = np.zeros(self.model.nq)
         qpos[: robot.nq] = robot.place(layout.agent, layout.agent_yaw)
-        vases = qpos[robot.nq :].reshape(-1, 7)
-        vases[:, :2], vases[:, 2] = layout.vases, VASE_HEIGHT
-        vases[:, 3], vases[:, 6] = np.cos(layout.vase_yaws / 2), np.sin(layout.vase_yaws / 2)
+        free, start = qpos[robot.nq :].reshape(-1, 7), 0
+        for kind, count in self.task.things:
+            if kind.body == "free":
+                bodies, yaws, start = free[start : start + count], layout.yaws[kind.name], start + count
+                bodies[:, :2], bodies[:, 2] = layout.spots[kind.name], kind.height
+                bodies[:, 3], bodies[:, 6] = np.cos(yaws / 2), np.sin(yaws / 2)
         self._rngs[index] = rng
-        self.place(index, qpos, np.zeros(self.model.nv), layout.goal, layout.hazards)
+        self.place(index, qpos, np.zeros(self.model.nv), layout.goal, layout.spots)
 
     def place(
         self,
@@ -113,20 +124,26 @@ class Worlds:
         qpos: Float[np.ndarray, "q"],
         qvel: Float[np.ndarray, "v"],
         goal: Float[np.ndarray, "2"],
-        hazards: Float[np.ndarray, "hazards 2"],
+        spots: Mapping[str, Float[np.ndarray, "_ 2"]],
         keep_warm_start: bool = False,
     ) -> None:
         """Put one world into a given state, as the first of an episode.
 
-        With `keep_warm_start` the constraint solver begins where its last frame ended, not from nothing.
+        `spots` are, by kind, the places of what is not in `qpos`: things without a body, and immovable ones. With
+        `keep_warm_start` the constraint solver begins where its last frame ended, not from nothing.
         """
         data = self._data[index]
         warm_start = data.qacc_warmstart * keep_warm_start
         mujoco.mj_resetData(self.model, data)
         data.qpos[:], data.qvel[:], data.qacc_warmstart[:] = qpos, qvel, warm_start
+        fixed = [spots[kind.name] for kind in self.task.kinds if kind.body == "fixed"]
+        if fixed:
+            data.mocap_pos[:, :2] = np.concatenate(fixed)
+        for name, places in self._spots.items():
+            places[index] = spots[name]
         self._forward(data)
         self._read(index)
-        self.goal[index], self.hazards[index], self.frames[index] = goal, hazards, 0
+        self.goal[index], self.frames[index] = goal, 0
         self.distance[index] = np.linalg.norm(self.robot_pos[index, :2] - goal)
 
     def advance(self, actions: Float[np.ndarray, "n 2"], live: Bool[np.ndarray, "n"] | None = None) -> Frame:
@@ -137,7 +154,7 @@ class Worlds:
         sound[list(faults)] = False
         self.frames += live
         distance = np.linalg.norm(self.robot_pos[:, :2] - self.goal, axis=-1)
-        reached = sound & (distance <= GOAL_RADIUS)
+        reached = sound & (distance <= self.task.goal.radius)
         reward = np.where(sound, self.distance - distance + reached, 0.0)
         labels = self.labels() & sound[:, None]
         np.copyto(self.distance, distance, where=sound)
@@ -148,16 +165,46 @@ class Worlds:
         return Frame(reward, labels, reached, terminated, truncated, faults)
 
     def labels(self) -> Bool[np.ndarray, "n atoms"]:
-        """Labels of the current states, in the order of `ATOMS`."""
-        labels = np.zeros((self.num, len(ATOMS)), bool)
-        to_hazards = np.linalg.norm(self.robot_pos[:, None, :2] - self.hazards, axis=-1)
-        vase_velocity = self.qvel[:, self.task.robot.nv :].reshape(self.num, -1, 6)[..., :3]
-        labels[:, 0] = (to_hazards <= HAZARD_RADIUS).any(-1)
-        labels[:, 1] = self.touching
-        labels[:, 2] = (np.linalg.norm(vase_velocity, axis=-1) > VASE_SPEED).any(-1)
-        if self.collision == "stock":
-            labels[:, 1] |= labels[:, 2]
-        return labels
+        """Labels of the current states, in the order of the task's atoms."""
+        held = {name: np.zeros(self.num, bool) for name in self.task.atoms.names}
+        velocity = self.qvel[:, self.task.robot.nv :].reshape(self.num, -1, 6)[..., :3]
+        start = 0
+        for index, (kind, count) in enumerate(self.task.things):
+            if kind.inside:
+                away = np.linalg.norm(self.robot_pos[:, None, :2] - self.spots(kind), axis=-1)
+                held[kind.inside] |= (away <= kind.radius).any(-1)
+            if kind.touched:
+                held[kind.touched] |= self.touched[:, index]
+            if kind.moving:
+                speed = np.linalg.norm(velocity[:, start : start + count], axis=-1)
+                held[kind.moving] |= (speed > kind.speed).any(-1)
+                if kind.touched and self.collision == "stock":
+                    held[kind.touched] |= held[kind.moving]
+            start += count * (kind.body == "free")
+        return np.stack(list(held.values()), axis=-1)
+
+    @property
+    def touching(self) -> Bool[np.ndarray, "n"]:
+        """Whether the robot touches anything but the floor."""
+        return np.asarray(self.touched.any(-1))
+
+    @property
+    def hazards(self) -> Float[np.ndarray, "n hazards 2"]:
+        """Centres of the hazards; what is written here moves them."""
+        return self._spots[HAZARD.name]
+
+    def spots(self, kind: Kind) -> Float[np.ndarray, "n things 2"]:
+        """Where all things of a kind are now."""
+        return self._spots[kind.name] if kind.body == "none" else self.pose(kind)[0][..., :2]
+
+    def pose(self, kind: Kind) -> tuple[Float[np.ndarray, "n things 3"], Float[np.ndarray, "n things 3 3"]]:
+        """Centres of all things of a kind and, as columns, their axes."""
+        if kind.body != "none":
+            mine = self._solids[kind.name]
+            return self.solid_pos[:, mine], self.solid_mat[:, mine]
+        flat = self._spots[kind.name]
+        centres = np.concatenate([flat, np.full((*flat.shape[:2], 1), kind.height)], axis=-1)
+        return centres, np.tile(np.eye(3), (*flat.shape[:2], 1, 1))
 
     def sensors(self) -> Float[np.ndarray, "n 12"]:
         """Accelerometer, velocimeter, gyro and magnetometer (m/s², m/s, rad/s, 1) in the robot's frame, 3 each.
@@ -173,14 +220,19 @@ class Worlds:
         in_robot = in_world @ self.robot_mat
         return np.concatenate([in_robot[:, 0], in_robot[:, 1], turn, in_robot[:, 2]], axis=-1)
 
-    def vectors(self) -> Float[np.ndarray, "n 60"]:
-        """Sensors (12), then closeness of the goal, the hazards and the vases (16 each)."""
-        kinds = (self.goal[:, None], self.hazards, self.vase_pos[..., :2])
+    def vectors(self) -> Float[np.ndarray, "n values"]:
+        """Sensors (12), then closeness of the goal and of each kind of thing that the lidar knows (16 each)."""
+        kinds = [self.goal[:, None], *(self.spots(kind) for kind in self.task.kinds if kind.lidar)]
         return np.concatenate([self.sensors(), lidar.closeness(self.robot_pos, self.robot_mat, kinds)], axis=-1)
 
     def poses(self) -> tuple[np.ndarray, ...]:
-        """What a camera needs: robot_pos, robot_mat, goal, hazards, vase_pos, vase_mat."""
-        return self.robot_pos, self.robot_mat, self.goal, self.hazards, self.vase_pos, self.vase_mat
+        """What a camera of these kinds needs: robot_pos, robot_mat, goal, discs, cube_pos, cube_mat, others' pos and mat."""
+        kinds = drawn(self.task.kinds)
+        none = np.zeros((self.num, 0, 3))
+        discs = none[..., :2] if kinds.discs is None else self.spots(kinds.discs)
+        cubes = (none, np.zeros((self.num, 0, 3, 3))) if kinds.cubes is None else self.pose(kinds.cubes)
+        others = (array for kind in kinds.others for array in self.pose(kind))
+        return self.robot_pos, self.robot_mat, self.goal, discs, *cubes, *others
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Everything the future depends on, as arrays with a leading axis n."""
@@ -191,7 +243,7 @@ class Worlds:
             "physics": physics,
             **sleeping.get_state(self._data),
             "goal": self.goal.copy(),
-            "hazards": self.hazards.copy(),
+            **{kind.plural: self._spots[kind.name].copy() for kind in self.task.kinds if kind.name in self._spots},
             "distance": self.distance.copy(),
             "frames": self.frames.copy(),
             "rng": np.stack([generator_to_array(rng) for rng in self._rngs]),
@@ -210,7 +262,10 @@ class Worlds:
             self._forward(data)
             self._read(index)
             self._rngs[index] = generator_from_array(state["rng"][index])
-        self.goal[:], self.hazards[:] = state["goal"], state["hazards"]
+        for kind in self.task.kinds:
+            if kind.name in self._spots:
+                self._spots[kind.name][:] = state[kind.plural]
+        self.goal[:] = state["goal"]
         self.distance[:], self.frames[:] = state["distance"], state["frames"]
 
     def rng(self, index: int) -> np.random.Generator:
@@ -264,20 +319,18 @@ class Worlds:
         data, (_, qvel, qacc, xpos, xmat, _) = self._data[index], self._views[index]
         self.qvel[index], self.qacc[index] = qvel, qacc
         self.robot_pos[index], self.robot_mat[index] = xpos[self._robot_body], xmat[self._robot_body]
-        self.vase_pos[index], self.vase_mat[index] = xpos[self._first_vase :], xmat[self._first_vase :]
-        self.touching[index] = self._robot_touches_vase(data)
-
-    def _robot_touches_vase(self, data: mujoco.MjData) -> bool:
-        # Bodies are numbered floor 0, robot, vases; a pair with the floor in it has product 0.
-        if data.ncon == 0 or self.task.vases == 0:
-            return False
-        pairs = self._body_of_geom[data.contact.geom]
-        return bool(((pairs.min(-1) == self._robot_body) & (pairs.max(-1) >= self._first_vase)).any())
+        self.solid_pos[index], self.solid_mat[index] = xpos[self._first_solid :], xmat[self._first_solid :]
+        self.touched[index] = False
+        # Bodies are numbered floor 0, robot, things.
+        if data.ncon and len(self._kind_of_solid):
+            pairs = self._body_of_geom[data.contact.geom]
+            others = pairs.max(-1)[pairs.min(-1) == self._robot_body] - self._first_solid
+            self.touched[index, self._kind_of_solid[others[others >= 0]]] = True
 
     def _move_goal(self, index: int) -> bool:
         place = self.robot_pos[index, :2]
-        vases = self.vase_pos[index, :, :2]
-        goal = sample_goal(self.task, place, self.hazards[index], vases, self._rngs[index])
+        spots = {kind.name: self.spots(kind)[index] for kind in self.task.kinds}
+        goal = sample_goal(self.task, place, spots, self._rngs[index])
         if goal is None:
             return False
         self.goal[index] = goal

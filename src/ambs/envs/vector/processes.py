@@ -28,9 +28,8 @@ from ambs.envs.vector.replicas import (
     describe,
     query_or_none,
 )
-from ambs.envs.vector.vector import MAX_FAULTS, Frames
+from ambs.envs.vector.vector import Frames
 from ambs.errors import UserError
-from ambs.spec.formula import Formula
 
 Call = Literal["reset", "step", "call"]
 
@@ -38,27 +37,28 @@ Call = Literal["reset", "step", "call"]
 class ProcessVectorEnv(ReplicaVectorEnv):
     """Labelled environments in processes; see `ambs.envs.vector.vector` for what a step returns."""
 
+    options = ReplicaVectorEnv
+    """Further options: what it takes."""
+
     def __init__(
         self,
         factory: Factory,
         num_envs: int,
         *,
-        spec: str | Formula | None = None,
-        action_repeat: int = 1,
-        max_faults: int = MAX_FAULTS,
         timeout: int | float = 60,
         context: Literal["spawn", "forkserver", "fork"] = "spawn",
+        **common: Any,
     ) -> None:
-        """`factory` makes a labelled environment, as `with_labels` does; `spec` replaces its Ψ.
+        """`factory` makes a labelled environment, as `with_labels` does; `common` is what all replicas have.
 
         A worker that takes longer than `timeout` seconds over a step or a reset is killed and replaced. `context` is how
         processes are started; "fork" is quick, and unsafe once JAX runs.
         """
         if timeout <= 0:
             raise UserError(f"timeout must be a positive number of seconds, got {timeout}")
-        super().__init__(factory, num_envs, spec=spec, action_repeat=action_repeat, max_faults=max_faults)
+        super().__init__(factory, num_envs, **common)
         self.timeout, self._context = timeout, context
-        self._accounted = _Accounted(factory, action_repeat, len(self.atoms))
+        self._accounted = _Accounted(factory, self.action_repeat, len(self.atoms))
 
     def _start(self, seeds: dict[int, int]) -> dict[int, str]:
         faults: dict[int, str] = {}

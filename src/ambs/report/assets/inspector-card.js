@@ -212,8 +212,8 @@ const card = (() => {
     if (one.strip) return sprite(one.strip, i, one.shown.length);
     if (!one.robot || !data.map) return html("div", { class: "picture none" }, "no picture");
     const own = scene.own(found), seen = view(own ? found.extent : near(data, scene, step), SMALL);
-    const truth = own ? [] : things(scene.items(step), data.facts.kinds, seen, data.map.square, true);
-    return canvas(SMALL, `imagined state after ${at} steps`, ...truth, ...things(one.items[i], data.facts.kinds, seen, data.map.square), ...robot(one.robot[at - 1], seen, 5, "imagined"));
+    const truth = own ? [] : things(scene.items(step), data.facts, seen, data.map.square, true);
+    return canvas(SMALL, `imagined state after ${at} steps`, ...truth, ...things(one.items[i], data.facts, seen, data.map.square), ...robot(one.robot[at - 1], seen, 5, "imagined"));
   }
 
   function real(data, scene, step, at) {
@@ -237,7 +237,7 @@ const card = (() => {
     const found = data.futures.find((one) => one.step === step);
     if (found && scene.own(found) && place && place[2] !== null) return around(data, scene.items(when), place, found.extent);
     const seen = view(near(data, scene, step), SMALL);
-    return canvas(SMALL, "real state", ...things(scene.items(when), data.facts.kinds, seen, data.map.square), ...robot(place, seen, 5));
+    return canvas(SMALL, "real state", ...things(scene.items(when), data.facts, seen, data.map.square), ...robot(place, seen, 5));
   }
 
   // As the robot has it: itself in the middle, looking up.
@@ -247,7 +247,7 @@ const card = (() => {
       const dx = x - place[0], dy = y - place[1];
       return [kind, cos * dx - sin * dy, sin * dx + cos * dy, r];
     });
-    return canvas(SMALL, "real state, as the robot has it", ...things(turned, data.facts.kinds, seen, false), ...robot([0, 0, Math.PI / 2], seen, 5));
+    return canvas(SMALL, "real state, as the robot has it", ...things(turned, data.facts, seen, false), ...robot([0, 0, Math.PI / 2], seen, 5));
   }
 
   return { why, strips, plural };

@@ -112,11 +112,14 @@ const drawing = (() => {
     return { x: (x) => (x - extent[0]) * scale, y: (y) => size - (y - extent[2]) * scale, scale, size };
   }
 
-  function things(items, kinds, seen, square, faint = false) {
+  // `kinds` by number, and as `looks` those that inspector.css does not know: { kinds, looks }, as the page's facts have them.
+  function things(items, { kinds, looks }, seen, square, faint = false) {
     return (items || []).filter((item) => item[0] >= 0).map(([kind, x, y, r]) => {
-      const name = `thing ${String(kinds[kind]).replace(/[^a-z]/g, "")}${faint ? " faint" : ""}`;
-      if (!square && kinds[kind] !== "vase") return node("circle", { class: name, cx: seen.x(x), cy: seen.y(y), r: r * seen.scale });
-      return node("rect", { class: name, x: seen.x(x - r), y: seen.y(y + r), width: 2 * r * seen.scale, height: 2 * r * seen.scale });
+      const look = looks[kinds[kind]] || { square: kinds[kind] === "vase" };
+      const style = look.colour && !faint ? { style: `fill: ${look.colour}` } : {};
+      const name = { class: `thing ${String(kinds[kind]).replace(/[^a-z]/g, "")}${faint ? " faint" : ""}`, ...style };
+      if (!square && !look.square) return node("circle", { ...name, cx: seen.x(x), cy: seen.y(y), r: r * seen.scale });
+      return node("rect", { ...name, x: seen.x(x - r), y: seen.y(y + r), width: 2 * r * seen.scale, height: 2 * r * seen.scale });
     });
   }
 

@@ -39,11 +39,19 @@ const rules = (() => {
     if (E <= 0n || E >= unit) return { error: "ε must lie strictly between 0 and 1." };
     if (E > D) return { error: "With ε above Δ no number of safe futures could be accepted: choose ε at most Δ." };
     if (reserve >= E) return { error: "ε must be larger than the part of it that is kept for the model's own error." };
-    const traces = settings.traces;
-    if (settings.rule === "fixed") {
-      const accept = Number((BigInt(traces) * (D - E)) / unit);
-      return { looks: [traces], accept: [accept], override: [accept + 1] };
-    }
+    if (!Object.hasOwn(tables, settings.rule)) return { error: `This page does not know the decision rule ${settings.rule}.` };
+    return tables[settings.rule]({ settings, unit, D, E, delta, reserve });
+  }
+
+  // By the names of ambs.shield.config.RULES: Δ, ε, δ and what of ε is kept for the model are whole numbers over `unit`.
+  const tables = { fixed, sequential };
+
+  function fixed({ settings: { traces }, unit, D, E }) {
+    const accept = Number((BigInt(traces) * (D - E)) / unit);
+    return { looks: [traces], accept: [accept], override: [accept + 1] };
+  }
+
+  function sequential({ settings: { traces, chunk }, unit, D, E, delta, reserve }) {
     const null_ = unit - D + reserve, other = unit - D + E;
     // Wealth after k of m violating traces: (other/null)^(m−k) · ((1−other)/(1−null))^k, as gain/loss.
     const wealth = (m, k) => [
@@ -62,7 +70,7 @@ const rules = (() => {
     const alive = (m, k) => settled(m, k, -bound, (gain, loss) => gain * unit > loss * delta);
     if (!enough(traces, 0)) return { error: `With at most ${traces} futures these settings could never accept, not even if all are safe.` };
     const looks = [];
-    for (let look = settings.chunk; look <= traces; look += settings.chunk) looks.push(look);
+    for (let look = chunk; look <= traces; look += chunk) looks.push(look);
     return {
       looks,
       accept: looks.map((look) => firstFailing(look, (k) => enough(look, k)) - 1),
@@ -151,5 +159,5 @@ const rules = (() => {
     return made;
   }
 
-  return { rule, logWealth, traces, violates, beyond, episode };
+  return { tables, rule, logWealth, traces, violates, beyond, episode };
 })();

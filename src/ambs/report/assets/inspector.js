@@ -33,7 +33,7 @@
     at("map-figure").hidden = !data.map;
     if (!data.map) return;
     const size = 420, seen = view(data.map.extent, size), n = data.settings.horizon;
-    const made = things(scene.items(step), data.facts.kinds, seen, data.map.square);
+    const made = things(scene.items(step), data.facts, seen, data.map.square);
     const notes = [...legend(step), "grey: the way so far"];
     made.push(path(data.map.robot.slice(0, step + 1), seen, "way"));
     const marks = [];
@@ -67,7 +67,7 @@
   const COLOURS = { hazard: "blue", goal: "green", vase: "teal", wall: "grey" };
   function legend(step) {
     const kinds = new Set((scene.items(step) || []).filter((item) => item[0] >= 0).map((item) => data.facts.kinds[item[0]]));
-    return [...kinds].map((kind) => `${COLOURS[kind] || "brown"}: ${kind}`);
+    return [...kinds].map((kind) => `${COLOURS[kind] || (data.facts.looks[kind] || { colour: "brown" }).colour}: ${kind}`);
   }
 
   function drawCamera(step) {

@@ -83,7 +83,7 @@ def test_futures_are_those_that_decided(recorded):
         facts = json.loads((folder / path).with_suffix(".json").read_text())
         with np.load(path, allow_pickle=False) as stored:
             part = {name: stored[name] for name in stored.files}
-        assert read(Path(path)).facts["foresight"] == TRUST
+        assert read(Path(path)).facts.foresight == TRUST
         assert part["overridden"].sum() == row["overrides"] > 0
         step = part["futures.step"]
         assert 0 < len(step) <= MOST_OVERRIDES + MOST_NEAR
@@ -160,13 +160,13 @@ def test_what_goes_wrong_costs_no_more_than_it_must(agent, recorded, monkeypatch
     # Calls 1 to 6 are three steps of both; 7 is of the first alone, 8 to 11 are of both again.
     for path, known, count in zip(find(tmp_path / "here"), recorded[1][:2], (6, 3), strict=True):
         found = read(path)
-        assert found.steps == count
-        assert found.facts["foresight"]["auroc"] == measured["shield"]["auroc"]
-        assert "scene.robot" not in found.arrays
-        assert found.arrays["picture"].std() > 0
+        assert found.facts.steps == count
+        assert found.facts.foresight["auroc"] == measured["shield"]["auroc"]
+        assert found.scene.robot is None
+        assert found.steps.picture.std() > 0
         with np.load(known) as stored:
-            np.testing.assert_array_equal(found.arrays["action"], stored["action"][:count])
-            np.testing.assert_array_equal(found.arrays["first_violation"], stored["first_violation"][:count])
+            np.testing.assert_array_equal(found.steps.action, stored["action"][:count])
+            np.testing.assert_array_equal(found.steps.decided.first_violation, stored["first_violation"][:count])
     assert not list((tmp_path / "here").glob(".tmp-*"))
     with pytest.raises(UserError, match="already holds recorded episodes"):
         command._play()

@@ -25,9 +25,10 @@ from ambs.envs.worlds.point_world import PointWorldEnv
 from ambs.errors import UserError
 from ambs.inspector.recording import find, read
 from ambs.recording.counterfactuals import Moment, roll_twins
-from ambs.recording.examine import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, _small_world, interesting
+from ambs.recording.examine import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, Played, _small_world, interesting
 from ambs.recording.ground_truth import FUTURES, Situation, TrueWorld, safe_futures
 from ambs.recording.recorder import Recorder
+from ambs.recording.schema import Decided
 from tests.inspector.recordings import TRUST
 from tests.report.synthetic import add_foresight
 from tests.tiny import QUICK, fresh, ignorant_agent
@@ -212,7 +213,7 @@ def test_truth_and_twins_are_the_worlds_own(agent):
     risky = [index for index, chance in enumerate(exact) if chance < 1][:5]
     assert len(risky) == 5
     for index in [0, *risky]:
-        found = details._truth({"moments": moments, "root": near.root}, index)
+        found = details._truth(Played(near.root, moments=moments), index)
         assert binomtest(found, FUTURES, exact[index]).pvalue > 1e-4
 
 
@@ -253,19 +254,18 @@ def test_only_our_small_worlds_as_they_are_have_a_truth(monkeypatch):
 
 def test_what_is_worth_a_look():
     """All overrides by futures, up to a number; of the accepted steps those with the most violating futures."""
-    row = {"overridden": False, "reason": 0, "violating": 0, "traces_used": 20}
-    rows = [dict(row) for _ in range(200)]
-    for step in range(0, 100, 2):
-        rows[step] |= {"overridden": True, "reason": 1, "violating": 15}
-    rows[10] |= {"reason": 4, "traces_used": 0}
-    rows[151] |= {"violating": 3}
-    rows[171] |= {"violating": 5}
-    found = interesting([{name: np.array(value) for name, value in one.items()} for one in rows])
-    assert found["near"] == [171, 151]
-    assert len(found["overrides"]) == MOST_OVERRIDES
-    assert found["overrides"][0] == 0
-    assert found["overrides"][-1] == 98
-    assert sorted(found["overrides"] + found["passed over"]) == [step for step in range(0, 100, 2) if step != 10]
+    made = Decided(**{field.name: np.zeros(200, int) for field in dataclasses.fields(Decided)})
+    made = dataclasses.replace(made, overridden=np.zeros(200, bool), traces_used=np.full(200, 20))
+    steps = np.arange(0, 100, 2)
+    made.overridden[steps], made.reason[steps], made.violating[steps] = True, 1, 15
+    made.reason[10], made.traces_used[10] = 4, 0
+    made.violating[[151, 171]] = 3, 5
+    found = interesting(made)
+    assert found.near == [171, 151]
+    assert len(found.overrides) == MOST_OVERRIDES
+    assert found.overrides[0] == 0
+    assert found.overrides[-1] == 98
+    assert sorted(found.overrides + found.passed_over) == [step for step in range(0, 100, 2) if step != 10]
 
 
 def test_the_budget_is_a_share_of_the_evaluation():

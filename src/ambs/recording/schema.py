@@ -314,7 +314,7 @@ def _check_facts(data: dict[str, Any], path: Path) -> None:
     demand(isinstance(data.get("foresight"), dict | None), "foresight", "a table", data.get("foresight"))
 
 
-def stacked(rows: list[Table]) -> Table:
+def stack(rows: list[Table]) -> Table:
     """Tables of the same form as one, with a new first axis; what one of them lacks, all do."""
     first = rows[0]
 
@@ -322,7 +322,7 @@ def stacked(rows: list[Table]) -> Table:
         parts = [getattr(row, name) for row in rows]
         if any(part is None for part in parts):
             return None
-        return stacked(parts) if is_dataclass(parts[0]) else np.stack(parts)
+        return stack(parts) if is_dataclass(parts[0]) else np.stack(parts)
 
     return type(first)(**{one.name: together(one.name) for one in fields(first)})  # type: ignore[arg-type]
 

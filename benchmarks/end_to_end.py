@@ -49,8 +49,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     begun = time.perf_counter()
     trainer = Trainer(config)
     try:
-        while trainer.updates < 3 * trainer.per_call:
-            trainer.turn()
+        trainer.run(until=lambda: trainer.updates >= 3 * trainer.per_call)
         jax.block_until_ready(trainer.learned)
         warm_up = time.perf_counter() - begun
         played, learned = _rate(trainer, options.seconds)
@@ -89,8 +88,7 @@ def _rate(trainer: Any, seconds: float) -> tuple[float, float]:
     import jax
 
     begun, frames, updates = time.perf_counter(), trainer.accounts.frames, trainer.updates
-    while time.perf_counter() - begun < seconds:
-        trainer.turn()
+    trainer.run(until=lambda: time.perf_counter() - begun >= seconds)
     jax.block_until_ready(trainer.learned)
     elapsed = time.perf_counter() - begun
     return (trainer.accounts.frames - frames) / elapsed, (trainer.updates - updates) / elapsed

@@ -22,7 +22,7 @@ from ambs.storage.checkpoint import load, save
 from ambs.storage.run_folder import RunFolder
 from tests.faults import rivals, writer
 from tests.faults.counts import count, report
-from tests.storage.test_checkpoint import check, put, reseal
+from tests.storage.checkpoints import check, put, reseal
 
 pytestmark = pytest.mark.process
 

@@ -82,11 +82,11 @@ def test_opens_without_complaint(browser, recorded, size, dark):
 
 def expected(recording, config, level, epsilon, horizon):
     """Reasons and futures used by ambs.shield.rules on the same traces; None where they cannot be told, or a refusal."""
-    stored = {name: recording.arrays[name].copy() for name in ("first_violation", "cost")}
-    for index, step in enumerate(recording.arrays["futures.step"]):
+    stored = {name: recording.arrays()[name].copy() for name in ("first_violation", "cost")}
+    for index, step in enumerate(recording.arrays()["futures.step"]):
         missing = stored["first_violation"][step] < 0
         for name, array in stored.items():
-            array[step] = np.where(missing, recording.arrays[f"futures.{name}"][index], array[step])
+            array[step] = np.where(missing, recording.arrays()[f"futures.{name}"][index], array[step])
     rolled = config.rolled if config.critics else None
     try:
         wanted = dataclasses.replace(
@@ -107,7 +107,7 @@ def expected(recording, config, level, epsilon, horizon):
         else:
             violating &= stored["first_violation"] <= horizon
     reasons = []
-    for step, was in enumerate(recording.arrays["reason"]):
+    for step, was in enumerate(recording.arrays()["reason"]):
         known = violating[step][drawn[step]]
         reasons.append(int(was) if was == Reason.ALREADY_UNSAFE else int(replay(table, known)[0]))
     return reasons
@@ -141,7 +141,7 @@ def test_sliders_decide_as_the_shield_would(browser, recorded, name):
             assert (answer["error"], answer["missing"]) == ("", ""), (level, epsilon, horizon)
             assert answer["reasons"] == told, (level, epsilon, horizon)
             kinds["undecided" if int(Reason.UNDECIDED) in told else "decided"] += 1
-    assert answers[0]["reasons"] == recording.arrays["reason"].tolist()
+    assert answers[0]["reasons"] == recording.arrays()["reason"].tolist()
     assert kinds["refused"] > 5
     assert kinds["missing"] > 5
     assert kinds["decided"] + kinds["undecided"] > 20
@@ -178,7 +178,7 @@ def test_ties_are_settled_in_whole_numbers(browser, recorded):
 
 def test_scrubbing_by_mouse_and_keys(browser, recorded):
     recording = opened(browser, recorded / "sequential")
-    overrides = np.flatnonzero(recording.arrays["overridden"]).tolist()
+    overrides = np.flatnonzero(recording.arrays()["overridden"]).tolist()
     assert browser.evaluate(STEP) == overrides[0]
     box = browser.evaluate(
         "(() => { const b = document.querySelector('#timeline svg').getBoundingClientRect(); return [b.x, b.y, b.width]; })()"
@@ -223,9 +223,9 @@ def test_the_card_tells_why(browser, recorded):
     recording = opened(browser, recorded / "sequential")
     # The first that the rule refused before its last look.
     step = next(
-        int(step) for step in recording.arrays["futures.step"][::2] if recording.arrays["traces_used"][step] < 100
+        int(step) for step in recording.arrays()["futures.step"][::2] if recording.arrays()["traces_used"][step] < 100
     )
-    used, violating = int(recording.arrays["traces_used"][step]), int(recording.arrays["violating"][step])
+    used, violating = int(recording.arrays()["traces_used"][step]), int(recording.arrays()["violating"][step])
     browser.evaluate(f"scrub.value = {step}, scrub.dispatchEvent(new Event('input'))")
     text = browser.evaluate("document.getElementById('why').innerText")
     assert f"{violating} of {used} imagined futures break !hazard within 5 steps" in text
@@ -240,7 +240,7 @@ def test_the_card_tells_why(browser, recorded):
     bars = browser.evaluate(
         "[...document.querySelectorAll('#why rect.bar')].map(bar => Math.round(bar.height.baseVal.value))"
     )
-    counts = [int((recording.arrays["first_violation"][step] == k).sum()) for k in range(1, 6)]
+    counts = [int((recording.arrays()["first_violation"][step] == k).sum()) for k in range(1, 6)]
     assert bars == [round(52 * count / max(counts)) for count in counts]
     strips = browser.evaluate("[...document.querySelectorAll('.strip h3')].map(one => one.textContent)")
     assert len(strips) == 5
@@ -251,13 +251,13 @@ def test_the_card_tells_why(browser, recorded):
 
 def test_sliders_tell_what_would_have_been(browser, recorded):
     recording = opened(browser, recorded / "sequential")
-    did = int(recording.arrays["overridden"].sum())
+    did = int(recording.arrays()["overridden"].sum())
     status = "document.getElementById('what-if').innerText"
     assert f"{did} overrides instead of {did}; 0 decisions" in browser.evaluate(status)
     browser.evaluate("document.getElementById('level').focus()")
     browser.press("ArrowRight")
     assert browser.evaluate("document.getElementById('level-value').textContent") == "0.305"
-    assert browser.evaluate(STEP) == np.flatnonzero(recording.arrays["overridden"])[0]
+    assert browser.evaluate(STEP) == np.flatnonzero(recording.arrays()["overridden"])[0]
     browser.evaluate("horizon.value = 1, horizon.dispatchEvent(new Event('input'))")
     told = expected(recording, SETTINGS["sequential"], 0.305, 0.1, 1)
     would = sum(code not in (Reason.ACCEPTED, Reason.UNDECIDED) for code in told)

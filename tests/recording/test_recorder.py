@@ -25,9 +25,10 @@ from ambs.envs.worlds.point_world import PointWorldEnv
 from ambs.errors import UserError
 from ambs.inspector.recording import find, read
 from ambs.recording.counterfactuals import Moment, roll_twins
-from ambs.recording.examine import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, _small_world, interesting
+from ambs.recording.examine import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, Played, _small_world, interesting
 from ambs.recording.ground_truth import FUTURES, Situation, TrueWorld, safe_futures
 from ambs.recording.recorder import Recorder
+from ambs.recording.schema import Decided
 from tests.inspector.recordings import TRUST
 from tests.report.synthetic import add_foresight
 from tests.tiny import QUICK, fresh, ignorant_agent
@@ -83,7 +84,7 @@ def test_futures_are_those_that_decided(recorded):
         facts = json.loads((folder / path).with_suffix(".json").read_text())
         with np.load(path, allow_pickle=False) as stored:
             part = {name: stored[name] for name in stored.files}
-        assert read(Path(path)).facts["foresight"] == TRUST
+        assert read(Path(path)).facts.foresight == TRUST
         assert part["overridden"].sum() == row["overrides"] > 0
         step = part["futures.step"]
         assert 0 < len(step) <= MOST_OVERRIDES + MOST_NEAR
@@ -163,13 +164,13 @@ def test_what_goes_wrong_costs_no_more_than_it_must(agent, recorded, monkeypatch
     # Calls 1 to 6 are three steps of both; 7 is of the first alone, 8 to 11 are of both again.
     for path, known, count in zip(find(tmp_path / "here"), recorded[1][:2], (6, 3), strict=True):
         found = read(path)
-        assert found.steps == count
-        assert found.facts["foresight"]["auroc"] == measured["shield"]["auroc"]
-        assert "scene.robot" not in found.arrays
-        assert found.arrays["picture"].std() > 0
+        assert found.facts.steps == count
+        assert found.facts.foresight["auroc"] == measured["shield"]["auroc"]
+        assert found.scene.robot is None
+        assert found.steps.picture.std() > 0
         with np.load(known) as stored:
-            np.testing.assert_array_equal(found.arrays["action"], stored["action"][:count])
-            np.testing.assert_array_equal(found.arrays["first_violation"], stored["first_violation"][:count])
+            np.testing.assert_array_equal(found.steps.action, stored["action"][:count])
+            np.testing.assert_array_equal(found.steps.decided.first_violation, stored["first_violation"][:count])
     assert not list((tmp_path / "here").glob(".tmp-*"))
     with pytest.raises(UserError, match="already holds recorded episodes"):
         command._play()
@@ -215,7 +216,7 @@ def test_truth_and_twins_are_the_worlds_own(agent):
     risky = [index for index, chance in enumerate(exact) if chance < 1][:5]
     assert len(risky) == 5
     for index in [0, *risky]:
-        found = details._truth({"moments": moments, "root": near.root}, index)
+        found = details._truth(Played(near.root, moments=moments), index)
         assert binomtest(found, FUTURES, exact[index]).pvalue > 1e-4
 
 
@@ -256,19 +257,18 @@ def test_only_our_small_worlds_as_they_are_have_a_truth(monkeypatch):
 
 def test_what_is_worth_a_look():
     """All overrides by futures, up to a number; of the accepted steps those with the most violating futures."""
-    row = {"overridden": False, "reason": 0, "violating": 0, "traces_used": 20}
-    rows = [dict(row) for _ in range(200)]
-    for step in range(0, 100, 2):
-        rows[step] |= {"overridden": True, "reason": 1, "violating": 15}
-    rows[10] |= {"reason": 4, "traces_used": 0}
-    rows[151] |= {"violating": 3}
-    rows[171] |= {"violating": 5}
-    found = interesting([{name: np.array(value) for name, value in one.items()} for one in rows])
-    assert found["near"] == [171, 151]
-    assert len(found["overrides"]) == MOST_OVERRIDES
-    assert found["overrides"][0] == 0
-    assert found["overrides"][-1] == 98
-    assert sorted(found["overrides"] + found["passed over"]) == [step for step in range(0, 100, 2) if step != 10]
+    made = Decided(**{field.name: np.zeros(200, int) for field in dataclasses.fields(Decided)})
+    made = dataclasses.replace(made, overridden=np.zeros(200, bool), traces_used=np.full(200, 20))
+    steps = np.arange(0, 100, 2)
+    made.overridden[steps], made.reason[steps], made.violating[steps] = True, 1, 15
+    made.reason[10], made.traces_used[10] = 4, 0
+    made.violating[[151, 171]] = 3, 5
+    found = interesting(made)
+    assert found.near == [171, 151]
+    assert len(found.overrides) == MOST_OVERRIDES
+    assert found.overrides[0] == 0
+    assert found.overrides[-1] == 98
+    assert sorted(found.overrides + found.passed_over) == [step for step in range(0, 100, 2) if step != 10]
 
 
 def test_the_budget_is_a_share_of_the_evaluation():

@@ -15,7 +15,7 @@ import jax
 
 from ambs import config
 from ambs.cli.main import main
-from ambs.training.session import Session
+from ambs.training.checkpoints import Checkpoints
 from tests.tiny import TINY
 
 config.SIZES["xxs"] = TINY
@@ -25,11 +25,11 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 if __name__ == "__main__":
     dies = os.environ.get("AMBS_DIES")
     if dies and sys.argv[1] == "train" and dies in sys.argv[sys.argv.index("--out") + 1]:
-        save = Session.save
+        save = Checkpoints.save
 
-        def save_and_die(session: Session) -> None:
-            save(session)
+        def save_and_die(checkpoints: Checkpoints) -> None:
+            save(checkpoints)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        Session.save = save_and_die
+        Checkpoints.save = save_and_die
     main()

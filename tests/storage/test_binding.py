@@ -12,7 +12,7 @@ from ambs.errors import UserError
 from ambs.storage import checkpoint
 from ambs.storage.binding import SETTINGS, bind, check_bound
 from ambs.storage.run_folder import RunFolder
-from tests.storage.test_checkpoint import reseal
+from tests.storage.checkpoints import reseal
 
 CONFIG = resolve("quickstart", changes={"env": "ambs/Grid-v0", "psi": "!hazard"})
 

@@ -19,7 +19,7 @@ from ambs.envs import TooManyFaults
 from ambs.errors import RunError, UserError
 from ambs.storage import checkpoint
 from ambs.storage.run_folder import RunFolder
-from ambs.training import session
+from ambs.training import checkpoints, session
 from ambs.training.resume import _check_progress
 from ambs.training.session import Session
 from ambs.training.signals import stopping
@@ -51,7 +51,7 @@ class Dummy(Trainer):
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
     fitting = {"frames": CONFIG.training.action_repeat, "cost": CONFIG.shield.cost}
-    monkeypatch.setattr(session, "capture", lambda trainer: ({}, {"interface": fitting}, {}))
+    monkeypatch.setattr(checkpoints, "capture", lambda trainer: ({}, {"interface": fitting}, {}))
 
     def make(**options):
         folder = RunFolder.create(
@@ -150,7 +150,7 @@ def test_a_disk_that_fails_while_a_run_is_brought_back_is_no_bad_input(begin, mo
             session.reopen(run.folder.path)
     assert error.value.code == 74
     again, _ = session.reopen(run.folder.path)
-    assert again.saved == 300
+    assert again.checkpoints.saved == 300
     again.folder.close()
     # Once more, to go on for longer: for good, and the newest checkpoint has the digest of what is so from now on.
     longer, _ = session.reopen(run.folder.path, frames=1500)

@@ -20,6 +20,7 @@ from ambs.errors import UserError
 from ambs.shield import Reason
 from ambs.storage import checkpoint
 from ambs.storage.run_folder import RunFolder, read_rows
+from ambs.training.observers import Observer, weights_and_biases
 from ambs.training.resume import capture, reinstate
 from ambs.training.session import Session, _without, reopen, start
 from ambs.training.trainer import Diverged, compiled_learn
@@ -72,14 +73,12 @@ def runs(tmp_path_factory) -> tuple[Session, RunFolder]:
 
 def stopped_at(session: Session, moment: int) -> None:
     """Run to this turn and stop, as on Ctrl-C."""
-    inner = session.trainer.turn
 
-    def turn():
-        inner()
-        if session.trainer.turns == moment:
+    def watch(trainer):
+        if trainer.turns == moment:
             session.stop.set()
 
-    session.trainer.turn = turn
+    session.trainer.observers.append(Observer(turn=watch))
     assert session.run() == "interrupted"
     assert session.folder.read_status()["state"] == "interrupted"
 
@@ -317,16 +316,20 @@ def test_the_run_opens_in_tensorboard(runs):
 
 
 def test_rows_go_to_weights_and_biases_if_wanted(runs, monkeypatch):
-    from ambs.training.session import _wandb
-
-    calls = []
-    fake = types.SimpleNamespace(init=lambda **options: calls.append(options) or "run")
+    calls, ended = [], []
+    run = types.SimpleNamespace(log=lambda row, step: calls.append((row, step)), finish=lambda: ended.append(True))
+    fake = types.SimpleNamespace(init=lambda **options: calls.append(options) or run)
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    assert _wandb(runs[0].folder) == "run"
-    assert calls[0]["id"] == runs[0].folder.path.name
+    sender = weights_and_biases(runs[0].folder)
+    assert calls.pop()["id"] == runs[0].folder.path.name
+    sender.metrics({"frames": 7})
+    sender.episode({"return": 1.0})
+    assert (calls, ended) == ([({"frames": 7}, 7)], [])
+    sender.close()
+    assert ended
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match=r"ambs\[wandb\]"):
-        _wandb(runs[0].folder)
+        weights_and_biases(runs[0].folder)
 
 
 def test_only_some_checkpoints_are_kept(runs):

@@ -5,7 +5,7 @@ sum of frame rewards. *Overrides* and *switches* count agent steps: a switch is 
 and backup policy, the fight of the paper's Fig. 1.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -93,18 +93,7 @@ class Accounts:
 
     def totals(self) -> dict[str, int]:
         """The run's counters."""
-        names = (
-            "frames",
-            "agent_steps",
-            "violations",
-            "overrides",
-            "switches",
-            "decisions",
-            "traces",
-            "episodes",
-            "faults",
-        )
-        return {name: getattr(self, name) for name in names}
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("envs", "open")}
 
 
 def reasons(decision: Decision) -> dict[str, int]:

@@ -6,12 +6,18 @@ import collections
 import os
 import sys
 import time
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+from ambs.training.observers import Observer, Row, shown_to
+
+if TYPE_CHECKING:
+    from ambs.training.session import Session
 
 
 class _Console(Console):
@@ -48,8 +54,8 @@ class Display:
         if self.live is not None:
             self.live.stop()
 
-    def begin(self, session: Any) -> None:
-        """Say what is being trained and begin to watch its episodes."""
+    def begin(self, session: Session) -> None:
+        """Say what is being trained."""
         trainer = session.trainer
         config, replay = trainer.config, trainer.replay
         self.wanted = config.training.frames
@@ -63,14 +69,6 @@ class Display:
         )
         if config.shielded and config.shield.caveat:
             self.console.print(f"note: {config.shield.caveat}", style="yellow")
-        log = trainer.listener.episode
-
-        def episode(row: dict[str, Any]) -> None:
-            self.returns.append(row["return"])
-            self.costs.append(row["violations"])
-            log(row)
-
-        trainer.listener.episode = episode
         if self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("{task.completed:,.0f} of {task.total:,.0f} frames"), BarColumn(), TimeRemainingColumn()
@@ -79,7 +77,15 @@ class Display:
             self.live = Live(self.bar, console=self.console, refresh_per_second=4)
             self.live.start()
 
-    def show(self, row: dict[str, Any]) -> None:
+    def observer(self) -> Observer:
+        """Shows rows as they come."""
+        return replace(shown_to(self.show), episode=self._episode)
+
+    def _episode(self, row: Row) -> None:
+        self.returns.append(row["return"])
+        self.costs.append(row["violations"])
+
+    def show(self, row: Row) -> None:
         """A new row of metrics."""
         facts = self._facts(row)
         if self.live is None:
@@ -99,7 +105,7 @@ class Display:
         outer.add_row(grid)
         self.live.update(outer)
 
-    def _facts(self, row: dict[str, Any]) -> list[tuple[str, str]]:
+    def _facts(self, row: Row) -> list[tuple[str, str]]:
         mean = sum(self.returns) / len(self.returns) if self.returns else float("nan")
         cost = sum(self.costs) / len(self.costs) if self.costs else float("nan")
         facts = [

@@ -137,7 +137,7 @@ def watch(begin: Any) -> int:
     from ambs.training.signals import stopping
 
     with stopping() as stop, Display() as display:
-        session: Session = begin(on_metrics=lambda row: display.show(row), stop=stop)
+        session: Session = begin(observers=[display.observer()], stop=stop)
         display.begin(session)
         state = session.run()
     try:

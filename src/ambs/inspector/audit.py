@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ambs.inspector.recording import Recording
+from ambs.recording.schema import Episode, Twins
 from ambs.report.write import cell
 from ambs.spec.bounds import clopper_pearson
 
@@ -33,14 +33,15 @@ class Entry:
     text: str
 
 
-def audit(recording: Recording) -> list[Entry]:
+def audit(recording: Episode) -> list[Entry]:
     """Findings by step. A miss is listed at the last decision that could have prevented it and was accepted."""
-    if not recording.decided or not recording.facts["shield"]:
+    decided = recording.steps.decided
+    if decided is None or not recording.facts.shield:
         return []
-    arrays, horizon = recording.arrays, int(recording.facts["settings"]["horizon"])
-    broken = np.asarray(arrays["frame_violations"].any(axis=1))
-    overridden = arrays["overridden"]
-    found = [_false_alarm(recording, index) for index in _spared(arrays)]
+    horizon = int(recording.facts.settings["horizon"])
+    broken = np.asarray(recording.steps.frame_violations.any(axis=1))
+    overridden = decided.overridden
+    found = _false_alarms(recording.examination.twin, horizon)
     found += [
         Entry(BACKUP, step, f"the backup policy acted, and {_names(recording, step)} broke the formula")
         for step in np.flatnonzero(broken & overridden).tolist()
@@ -48,63 +49,60 @@ def audit(recording: Recording) -> list[Entry]:
     # Of a stretch of violating steps only the first is news.
     for step in np.flatnonzero(broken & ~np.append(False, broken[:-1])).tolist():
         before = [at for at in range(max(0, step - horizon + 1), step + 1) if not overridden[at]]
-        if before and arrays["traces_used"][before[-1]] > 0:
+        if before and decided.traces_used[before[-1]] > 0:
             at = before[-1]
             when = "in this very step" if at == step else f"{step - at + 1} steps on"
-            found.append(
-                Entry(
-                    MISS,
-                    at,
-                    f"accepted with p̃ = {arrays['p_safe'][at]:.3g}; {_names(recording, step)} broke the formula {when}",
-                )
-            )
+            told = f"accepted with p̃ = {decided.p_safe[at]:.3g}; {_names(recording, step)} broke the formula {when}"
+            found.append(Entry(MISS, at, told))
     found += _optimistic(recording)
     return sorted(found, key=lambda entry: (entry.step, entry.kind))
 
 
-def as_csv(recordings: Iterable[Recording]) -> str:
+def as_csv(recordings: Iterable[Episode]) -> str:
     """The audits of several episodes, a row for each finding."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["episode", "step", "finding", "p_safe", "traces", "violating", "what happened"])
     for recording in recordings:
-        arrays = recording.arrays
+        if (decided := recording.steps.decided) is None:
+            continue
         for entry in audit(recording):
-            used = int(arrays["traces_used"][entry.step])
-            numbers: list[Any] = [f"{arrays['p_safe'][entry.step]:.6g}" if used else "", used]
-            numbers.append(int(arrays["violating"][entry.step]))
+            used = int(decided.traces_used[entry.step])
+            numbers: list[Any] = [f"{decided.p_safe[entry.step]:.6g}" if used else "", used]
+            numbers.append(int(decided.violating[entry.step]))
             writer.writerow([cell(recording.name), entry.step, entry.kind, *numbers, cell(entry.text)])
     return out.getvalue()
 
 
-def _spared(arrays: dict[str, np.ndarray]) -> list[int]:
-    """Twins that did not violate."""
-    return np.flatnonzero(arrays["twin.violation"] == 0).tolist() if "twin.step" in arrays else []
-
-
-def _false_alarm(recording: Recording, index: int) -> Entry:
-    step, taken = int(recording.arrays["twin.step"][index]), int(recording.arrays["twin.taken"][index])
-    after = f"for {taken} step{'s' if taken != 1 else ''}"
-    if taken < recording.facts["settings"]["horizon"]:
-        after += ", when the episode ended"
-    return Entry(FALSE_ALARM, step, f"overridden; from the same state, unshielded, the formula held {after}")
-
-
-def _optimistic(recording: Recording) -> list[Entry]:
-    """Accepted decisions whose true probability was surely too low."""
-    arrays, asked = recording.arrays, 1 - float(recording.facts["settings"]["safety_level"])
+def _false_alarms(twins: Twins | None, horizon: int) -> list[Entry]:
+    """Overrides whose twins did not violate."""
+    if twins is None:
+        return []
     found = []
-    for step, safe, futures in zip(
-        *(arrays.get(f"truth.{name}", ()) for name in ("step", "safe", "futures")), strict=True
-    ):
+    for index in np.flatnonzero(twins.violation == 0).tolist():
+        step, taken = int(twins.step[index]), int(twins.taken[index])
+        after = f"for {taken} step{'s' if taken != 1 else ''}"
+        after += ", when the episode ended" if taken < horizon else ""
+        told = f"overridden; from the same state, unshielded, the formula held {after}"
+        found.append(Entry(FALSE_ALARM, step, told))
+    return found
+
+
+def _optimistic(recording: Episode) -> list[Entry]:
+    """Accepted decisions whose true probability was surely too low."""
+    decided, truth = recording.steps.decided, recording.examination.truth
+    if decided is None or truth is None:
+        return []
+    asked, found = 1 - float(recording.facts.settings["safety_level"]), []
+    for step, safe, futures in zip(truth.step, truth.safe, truth.futures, strict=True):
         high = float(clopper_pearson(int(futures), np.array(int(futures - safe)), UNSURE)[1])
-        if not arrays["overridden"][step] and high < asked:
-            told = f"accepted with p̃ = {arrays['p_safe'][step]:.3g}; the true probability was {safe / futures:.3g}"
+        if not decided.overridden[step] and high < asked:
+            told = f"accepted with p̃ = {decided.p_safe[step]:.3g}; the true probability was {safe / futures:.3g}"
             found.append(Entry(OPTIMIST, int(step), f"{told}, below {asked:.3g}"))
     return found
 
 
-def _names(recording: Recording, step: int) -> str:
-    frames = recording.arrays["frame_labels"][step][recording.arrays["frame_violations"][step]]
-    held = [name for name, holds in zip(recording.facts["atoms"], frames.any(axis=0), strict=False) if holds]
+def _names(recording: Episode, step: int) -> str:
+    frames = recording.steps.frame_labels[step][recording.steps.frame_violations[step]]
+    held = [name for name, holds in zip(recording.facts.atoms, frames.any(axis=0), strict=False) if holds]
     return " and ".join(held) or "the absence of all labels"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ambs.inspector.audit import UNSURE, audit
-from ambs.inspector.recording import NOT_DRAWN, Recording
+from ambs.recording.schema import NOT_DRAWN, Decided, Episode, Futures
 from ambs.spec.bounds import clopper_pearson
 
 LARGEST_PAGE = 20_000_000
@@ -22,9 +22,8 @@ FARTHEST = 4
 """Sliders reach this many times the horizon where critics judge what lies beyond the stored steps."""
 
 
-def page_data(recording: Recording) -> dict[str, Any]:
+def page_data(recording: Episode) -> dict[str, Any]:
     """Everything the page shows."""
-    facts = recording.facts
     data: dict[str, Any] = {
         "name": recording.name,
         "facts": _facts(recording),
@@ -37,44 +36,33 @@ def page_data(recording: Recording) -> dict[str, Any]:
         "futures": [],
         "twins": [],
         "truth": [],
-        "left_out": facts["left_out"],
+        "left_out": recording.facts.left_out,
     }
     room = LARGEST_PAGE * 0.9
     data["pictures"], room = _pictures(recording, room)
-    if recording.decided:
-        data["traces"] = _traces(recording)
+    if recording.steps.decided is not None:
+        data["traces"] = _traces(recording, recording.steps.decided)
         room -= sum(len(part or "") for part in data["traces"].values() if isinstance(part, str))
         data["futures"], room = _futures(recording, room)
         data["twins"], room = _twins(recording, room)
         data["truth"] = _truth(recording)
     data["without_pictures"] = room <= 0
-    seen = recording.arrays.get("observation.image")
+    seen = recording.steps.image
     data["wide"] = seen is not None and seen.shape[2] == 2 * seen.shape[1]
     return data
 
 
-def _facts(recording: Recording) -> dict[str, Any]:
+def _facts(recording: Episode) -> dict[str, Any]:
     facts = recording.facts
-    texts = {name: str(facts.get(name, "")) for name in ("env", "method", "policy", "psi", "caveat")}
-    return texts | {
-        "atoms": facts["atoms"], "trace_atoms": facts["trace_atoms"], "actions": facts["action_names"],
-        "kinds": facts["kinds"], "looks": looks(facts),
-        "discrete": bool(facts.get("discrete")), "shield": bool(facts["shield"]) and recording.decided,
-        "decided": recording.decided, "frames": int(facts["frames"]), "reasons": facts["reasons"],
-        "named": {name: _named(facts[name], texts["psi"]) for name in ("atoms", "trace_atoms")},
-        "together": facts["together"], "thresholds": _numbers(np.array(facts["thresholds"], float)),
-    }  # fmt: skip
-
-
-def looks(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """How the map shows kinds that are not its own; colours that are no plain word are left out."""
-    given = facts.get("looks")
-    found = {name: look for name, look in given.items() if isinstance(look, dict)} if isinstance(given, dict) else {}
     return {
-        name: {"colour": str(look.get("colour")), "square": bool(look.get("square"))}
-        for name, look in found.items()
-        if re.fullmatch("[a-z]+", str(look.get("colour")))
-    }
+        "env": facts.env, "method": facts.method, "policy": facts.policy, "psi": facts.psi, "caveat": facts.caveat,
+        "atoms": facts.atoms, "trace_atoms": facts.trace_atoms, "kinds": facts.kinds, "actions": facts.action_names,
+        "looks": facts.looks,
+        "discrete": facts.discrete, "shield": facts.shield and recording.decided,
+        "decided": recording.decided, "frames": facts.frames, "reasons": facts.reasons,
+        "named": {"atoms": _named(facts.atoms, facts.psi), "trace_atoms": _named(facts.trace_atoms, facts.psi)},
+        "together": facts.together, "thresholds": _numbers(np.array(facts.thresholds, float)),
+    }  # fmt: skip
 
 
 def _named(atoms: list[str], psi: str) -> list[int]:
@@ -83,8 +71,8 @@ def _named(atoms: list[str], psi: str) -> list[int]:
     return [index for index, name in enumerate(atoms) if name in words] or list(range(len(atoms)))
 
 
-def _settings(recording: Recording) -> dict[str, Any]:
-    given = recording.facts["settings"]
+def _settings(recording: Episode) -> dict[str, Any]:
+    given = recording.facts.settings
     names = ("safety_level", "approximation_error", "failure_probability", "horizon", "traces", "chunk", "model_error")
     settings = {name: given[name] for name in names}
     by_cost = given.get("critics") is not None or given.get("labels") == "mean"
@@ -98,7 +86,7 @@ def _settings(recording: Recording) -> dict[str, Any]:
         "rule": str(given.get("rule", "sequential")),
         "labels": str(given.get("labels")),
         "critics": None if given.get("critics") is None else str(given["critics"]),
-        "rolled": recording.rolled,
+        "rolled": recording.facts.rolled,
         "asked": given.get("asked"),
         "by_cost": by_cost,
         "cost_thresholds": np.nan_to_num(thresholds).tolist(),
@@ -106,64 +94,62 @@ def _settings(recording: Recording) -> dict[str, Any]:
     }
 
 
-def _steps(recording: Recording) -> dict[str, Any]:
-    arrays = recording.arrays
-    frames = arrays["frame_labels"] & arrays["frame_valid"][..., None]
+def _steps(recording: Episode) -> dict[str, Any]:
+    steps = recording.steps
+    frames = steps.frame_labels & steps.frame_valid[..., None]
     columns: dict[str, Any] = {
-        "count": recording.steps,
-        "action": _numbers(arrays["action"].astype(float)),
-        "reward": _numbers((arrays["frame_rewards"] * arrays["frame_valid"]).sum(axis=1)),
-        "broken": (arrays["frame_violations"] & arrays["frame_valid"]).any(axis=1).astype(int).tolist(),
-        "labels": arrays["labels"].astype(int).tolist(),
+        "count": recording.facts.steps,
+        "action": _numbers(steps.action.astype(float)),
+        "reward": _numbers((steps.frame_rewards * steps.frame_valid).sum(axis=1)),
+        "broken": (steps.frame_violations & steps.frame_valid).any(axis=1).astype(int).tolist(),
+        "labels": steps.labels.astype(int).tolist(),
         "met": frames.any(axis=1).astype(int).tolist(),
-        "milliseconds": _numbers(arrays["milliseconds"]),
+        "milliseconds": _numbers(steps.milliseconds),
     }
-    if recording.decided:
+    if (decided := steps.decided) is not None:
         columns |= {
-            "proposed": _numbers(arrays["proposed"].astype(float)),
-            "overridden": arrays["overridden"].astype(int).tolist(),
-            "p_safe": _numbers(arrays["p_safe"]),
-            "interval": _numbers(arrays["interval"]),
-            "used": arrays["traces_used"].astype(int).tolist(),
-            "violating": arrays["violating"].astype(int).tolist(),
-            "reason": arrays["reason"].astype(int).tolist(),
+            "proposed": _numbers(decided.proposed.astype(float)),
+            "overridden": decided.overridden.astype(int).tolist(),
+            "p_safe": _numbers(decided.p_safe),
+            "interval": _numbers(decided.interval),
+            "used": decided.traces_used.astype(int).tolist(),
+            "violating": decided.violating.astype(int).tolist(),
+            "reason": decided.reason.astype(int).tolist(),
         }
     return columns
 
 
-def _map(recording: Recording) -> dict[str, Any] | None:
-    arrays = recording.arrays
-    if "scene.robot" not in arrays or "scene.items" not in arrays:
+def _map(recording: Episode) -> dict[str, Any] | None:
+    scene = recording.scene
+    if scene.robot is None or scene.items is None:
         return None
-    items = _drawable(arrays["scene.items"])
+    items = _drawable(scene.items)
     # What has not moved since the step before is not told again.
     same = np.append(False, (items[1:] == items[:-1]).all(axis=(1, 2)))
     return {
-        "robot": _numbers(arrays["scene.robot"]),
+        "robot": _numbers(scene.robot),
         "items": [None if known else _numbers(row) for known, row in zip(same, items, strict=True)],
-        "extent": _numbers(arrays.get("scene.extent", np.array([-1.0, 1.0, -1.0, 1.0]))),
-        "square": bool(recording.facts.get("square")),
+        "extent": _numbers(np.array([-1.0, 1.0, -1.0, 1.0]) if scene.extent is None else scene.extent),
+        "square": recording.facts.square,
     }
 
 
-def _traces(recording: Recording) -> dict[str, Any]:
+def _traces(recording: Episode, decided: Decided) -> dict[str, Any]:
     """Per step and trace: step of the first violation + 1 (0: not drawn), the atom + 2, and costs where they judge.
 
     Steps whose futures were imagined again have all that the rule could have drawn.
     """
-    arrays = {name: recording.arrays[name].copy() for name in ("first_violation", "atom", "cost", "critic")}
-    for index, step in enumerate(recording.arrays.get("futures.step", ())):
-        missing = arrays["first_violation"][step] == NOT_DRAWN
-        for name, array in arrays.items():
-            more = recording.arrays.get(f"futures.{name}")
-            if more is not None and more.shape[1:] == array.shape[1:]:
-                array[step] = np.where(missing, more[index], array[step])
+    arrays = {name: getattr(decided, name).copy() for name in ("first_violation", "atom", "cost", "critic")}
+    if (again := recording.examination.futures) is not None:
+        for index, step in enumerate(again.step):
+            missing = arrays["first_violation"][step] == NOT_DRAWN
+            for name, array in arrays.items():
+                array[step] = np.where(missing, getattr(again, name)[index], array[step])
     drawn = (arrays["first_violation"] != NOT_DRAWN).sum(axis=1)
     most = max(int(drawn.max(initial=0)), 1)
     first = np.clip(arrays["first_violation"][:, :most] + 1, 0, 65535)
-    by_cost = (
-        recording.facts["settings"].get("critics") is not None or recording.facts["settings"].get("labels") == "mean"
-    )
+    settings = recording.facts.settings
+    by_cost = settings.get("critics") is not None or settings.get("labels") == "mean"
     return {
         "most": most,
         "drawn": drawn.tolist(),
@@ -174,8 +160,8 @@ def _traces(recording: Recording) -> dict[str, Any]:
     }
 
 
-def _pictures(recording: Recording, room: float) -> tuple[list[str], float]:
-    pictures = recording.arrays.get("observation.image", recording.arrays.get("picture"))
+def _pictures(recording: Episode, room: float) -> tuple[list[str], float]:
+    pictures = recording.steps.picture if recording.steps.image is None else recording.steps.image
     if pictures is None:
         return [], room
     found = []
@@ -185,62 +171,69 @@ def _pictures(recording: Recording, room: float) -> tuple[list[str], float]:
     return (found, room) if room > 0 else ([], room)
 
 
-def _futures(recording: Recording, room: float) -> tuple[list[dict[str, Any]], float]:
-    arrays, found = recording.arrays, []
-    images, robot, items = (arrays.get(f"futures.{name}") for name in ("image", "robot", "items"))
-    items = None if items is None else _drawable(items)
-    for index, step in enumerate(arrays.get("futures.step", np.zeros(0, int)).tolist()):
+def _futures(recording: Episode, room: float) -> tuple[list[dict[str, Any]], float]:
+    futures = recording.examination.futures
+    if futures is None:
+        return [], room
+    found: list[dict[str, Any]] = []
+    items = None if futures.items is None else _drawable(futures.items)
+    extent = None if futures.extent is None else _numbers(futures.extent)
+    for index, step in enumerate(futures.step.tolist()):
         worst = []
-        for rank, trace in enumerate(arrays["futures.trace"][index].tolist()):
-            labels = arrays["futures.labels"][index, rank].max(axis=1)
-            steps = labels.shape[0]
-            shown = sorted({min(max(at, 1), steps) for at in arrays["futures.shown"][index, rank].tolist()})
-            first = (
-                int(arrays["futures.first_violation"][index, trace])
-                if 0 <= trace < arrays["futures.first_violation"].shape[1]
-                else 0
-            )
-            one: dict[str, Any] = {"trace": trace, "first": first, "labels": _numbers(labels), "shown": shown}
-            if images is not None and room > 0:
-                chosen = {at: place for place, at in enumerate(arrays["futures.shown"][index, rank].tolist())}
-                one["strip"] = _jpeg(np.concatenate([images[index, rank, chosen.get(at, 0)] for at in shown], axis=1))
-                room -= len(one["strip"])
-            if robot is not None and items is not None:
-                one["robot"] = _numbers(robot[index, rank])
-                one["items"] = [_numbers(items[index, rank, at - 1]) for at in shown]
-                room -= 40 * items.shape[-2] * len(shown)
+        for rank in range(futures.trace.shape[1]):
+            one, room = _future(futures, items, (index, rank), room)
             worst.append(one)
-        found.append({"step": step, "worst": worst})
-    extent = arrays.get("futures.extent")
-    for one in found:
-        one["extent"] = None if extent is None else _numbers(extent)
+        found.append({"step": step, "worst": worst, "extent": extent})
     return found, room
 
 
-def _twins(recording: Recording, room: float) -> tuple[list[dict[str, Any]], float]:
-    arrays, found = recording.arrays, []
-    images, robot = arrays.get("twin.image"), arrays.get("twin.robot")
-    for index, step in enumerate(arrays.get("twin.step", np.zeros(0, int)).tolist()):
-        taken = int(np.clip(arrays["twin.taken"][index], 0, arrays["twin.labels"].shape[1]))
-        labels = arrays["twin.labels"][index].any(axis=1)
-        one: dict[str, Any] = {"step": step, "violation": int(arrays["twin.violation"][index]), "taken": taken}
+def _future(
+    futures: Futures, items: np.ndarray | None, place: tuple[int, int], room: float
+) -> tuple[dict[str, Any], float]:
+    """One of the worst futures of a decision, `place` (decision, rank), and the room that is left after it."""
+    trace, labels = int(futures.trace[place]), futures.labels[place].max(axis=1)
+    pictured = futures.shown[place].tolist()
+    shown = sorted({min(max(at, 1), labels.shape[0]) for at in pictured})
+    known = 0 <= trace < futures.first_violation.shape[1]
+    first = int(futures.first_violation[place[0], trace]) if known else 0
+    one: dict[str, Any] = {"trace": trace, "first": first, "labels": _numbers(labels), "shown": shown}
+    if futures.image is not None and room > 0:
+        chosen = {at: number for number, at in enumerate(pictured)}
+        one["strip"] = _jpeg(np.concatenate([futures.image[place][chosen.get(at, 0)] for at in shown], axis=1))
+        room -= len(one["strip"])
+    if futures.robot is not None and items is not None:
+        one["robot"] = _numbers(futures.robot[place])
+        one["items"] = [_numbers(items[place][at - 1]) for at in shown]
+        room -= 40 * items.shape[-2] * len(shown)
+    return one, room
+
+
+def _twins(recording: Episode, room: float) -> tuple[list[dict[str, Any]], float]:
+    twins, found = recording.examination.twin, []
+    if twins is None:
+        return [], room
+    for index, step in enumerate(twins.step.tolist()):
+        taken = int(np.clip(twins.taken[index], 0, twins.labels.shape[1]))
+        labels = twins.labels[index].any(axis=1)
+        one: dict[str, Any] = {"step": step, "violation": int(twins.violation[index]), "taken": taken}
         one["labels"] = labels[:taken].astype(int).tolist()
-        if robot is not None:
-            one["robot"] = _numbers(robot[index, :taken])
-        if images is not None and "twin.shown" in arrays and room > 0:
-            places = {int(at): place for place, at in enumerate(arrays["twin.shown"][index]) if 1 <= at <= taken}
+        if twins.robot is not None:
+            one["robot"] = _numbers(twins.robot[index, :taken])
+        if twins.image is not None and twins.shown is not None and room > 0:
+            places = {int(at): place for place, at in enumerate(twins.shown[index]) if 1 <= at <= taken}
             if places:
                 one["shown"] = sorted(places)
-                one["strip"] = _jpeg(np.concatenate([images[index, places[at]] for at in one["shown"]], axis=1))
+                one["strip"] = _jpeg(np.concatenate([twins.image[index, places[at]] for at in one["shown"]], axis=1))
                 room -= len(one["strip"])
         found.append(one)
     return found, room
 
 
-def _truth(recording: Recording) -> list[dict[str, Any]]:
-    arrays, found = recording.arrays, []
-    for index, step in enumerate(arrays.get("truth.step", np.zeros(0, int)).tolist()):
-        safe, futures = (int(arrays[f"truth.{name}"][index]) for name in ("safe", "futures"))
+def _truth(recording: Episode) -> list[dict[str, Any]]:
+    truth, found = recording.examination.truth, []
+    if truth is None:
+        return []
+    for step, safe, futures in zip(truth.step.tolist(), truth.safe.tolist(), truth.futures.tolist(), strict=True):
         low, high = clopper_pearson(futures, np.array(futures - safe), UNSURE)
         found.append({"step": step, "safe": safe, "futures": futures, "low": float(low), "high": float(high)})
     return found

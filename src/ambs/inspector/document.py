@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 from ambs.inspector.audit import KINDS, audit
 from ambs.inspector.data import page_data
-from ambs.inspector.recording import Recording
 from ambs.inspector.trust import trust
+from ambs.recording.schema import Episode
 from ambs.report.page import Html, join, page, tag
 
 SCRIPTS = ("inspector-rules.js", "inspector-draw.js", "inspector-card.js", "inspector.js")
 
 
-def document(recording: Recording, others: list[tuple[str, str, bool]]) -> str:
+def document(recording: Episode, others: list[tuple[str, str, bool]]) -> str:
     """The page of one episode; `others` are (file, text, whether it is this one) of all pages written with it."""
     data = page_data(recording)
     facts = data["facts"]
@@ -47,18 +47,18 @@ def document(recording: Recording, others: list[tuple[str, str, bool]]) -> str:
     return page(f"ambs inspect: {recording.name}", body, data=data, scripts=SCRIPTS, styles=("inspector.css",))
 
 
-def promise(recording: Recording) -> str:
+def promise(recording: Episode) -> str:
     """What the shield asks for, as PCTL."""
-    settings = recording.facts["settings"]
-    return f"P ≥ {1 - settings['safety_level']:.4g} [ G≤{int(settings['horizon'])} {recording.facts.get('psi', '')} ]"
+    settings = recording.facts.settings
+    return f"P ≥ {1 - settings['safety_level']:.4g} [ G≤{int(settings['horizon'])} {recording.facts.psi} ]"
 
 
-def headline(recording: Recording) -> str:
+def headline(recording: Episode) -> str:
     """An episode in a few words."""
-    arrays = recording.arrays
-    broken = int((arrays["frame_violations"] & arrays["frame_valid"]).any(axis=1).sum())
-    overrides = int(arrays["overridden"].sum()) if recording.decided else 0
-    told = f"{_count(overrides, 'override')}, " if recording.facts["shield"] and recording.decided else "shield off, "
+    steps = recording.steps
+    broken = int((steps.frame_violations & steps.frame_valid).any(axis=1).sum())
+    shielded = recording.facts.shield and recording.decided
+    told = f"{_count(len(recording.overrides), 'override')}, " if shielded else "shield off, "
     return f"{recording.name}: {told}{_count(broken, 'violating step')}, {_count(len(audit(recording)), 'finding')}"
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ambs.inspector.recording import Recording
+from ambs.recording.schema import Episode
 from ambs.report import formatting
 from ambs.report.levels import MOST_LENIENT
 from ambs.report.page import Html, tag
@@ -10,21 +10,21 @@ from ambs.report.page import Html, tag
 TITLE = "How far this shield's imagination can be trusted"
 
 
-def trust(recording: Recording) -> Html:
+def trust(recording: Episode) -> Html:
     """The section of the page; where nothing was measured it says how to."""
-    found = recording.facts["foresight"]
+    found = recording.facts.foresight
     facts = [_fact("Δ in force", level_in_force(recording))]
     if found is None:
         command = tag("code", "ambs foresight RUN")
         told = tag("p", "Not measured. ", command, " tells; what is recorded after it shows it here.", class_="soft")
     else:
-        told, facts = tag("p", _measured(recording), class_="soft"), [*facts, *_figures(found)]
+        told, facts = tag("p", _measured(recording, found), class_="soft"), [*facts, *_figures(found)]
     return tag("section", tag("h2", TITLE), told, tag("dl", *facts, class_="panel"), id="trust")
 
 
-def level_in_force(recording: Recording) -> str:
+def level_in_force(recording: Episode) -> str:
     """Δ in force beside Δ asked for."""
-    settings = recording.facts["settings"]
+    settings = recording.facts.settings
     level, asked = settings["safety_level"], settings["asked"]
     if asked is None or asked == level:
         return f"{formatting.number(level)}, as asked for"
@@ -34,10 +34,10 @@ def level_in_force(recording: Recording) -> str:
     return told + (", or was never judged" if level >= MOST_LENIENT else "")
 
 
-def _measured(recording: Recording) -> str:
+def _measured(recording: Episode, found: dict[str, Any]) -> str:
     """What was measured, and where it is not what was recorded."""
-    found, settings = recording.facts["foresight"], recording.facts["settings"]
-    frames, own = found["checkpoint"], recording.facts["checkpoint"]
+    settings = recording.facts.settings
+    frames, own = found["checkpoint"], recording.facts.checkpoint
     told = f"On fresh layouts with the shield off, {found['steps']:,} steps: does the formula fail within "
     told += f"{found['horizon']} steps? 95 % intervals."
     if frames is not None and own is not None and frames != own:

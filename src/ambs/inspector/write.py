@@ -37,9 +37,8 @@ def look_through(paths: list[Path]) -> tuple[list[Glance], list[str]]:
 
 def _glance(path: Path) -> Glance:
     recording = read(path)
-    overrides = int(recording.arrays["overridden"].sum()) if recording.decided else 0
-    findings = len(audit(recording))
-    return Glance(path, recording.name, headline(recording), overrides, findings, recording.facts["shield"])
+    findings, shield = len(audit(recording)), recording.facts.shield
+    return Glance(path, recording.name, headline(recording), len(recording.overrides), findings, shield)
 
 
 def pages(glances: list[Glance], folder: Path) -> list[Path]:
@@ -71,10 +70,9 @@ def figure(glance: Glance, step: int | None, path: Path) -> str:
     if path.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"a figure must end in .png or .svg, got {path.name}")
     if step is None:
-        overrides = recording.arrays["overridden"].nonzero()[0].tolist() if recording.decided else []
-        step = int(overrides[0]) if overrides else 0
-    if not 0 <= step < recording.steps:
-        raise UserError(f"{recording.name} has steps 0 to {recording.steps - 1}, got --step {step}")
+        step = recording.overrides[0] if recording.overrides else 0
+    if not 0 <= step < recording.facts.steps:
+        raise UserError(f"{recording.name} has steps 0 to {recording.facts.steps - 1}, got --step {step}")
     from ambs.inspector.figure import draw
 
     path.parent.mkdir(parents=True, exist_ok=True)

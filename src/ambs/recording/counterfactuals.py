@@ -32,8 +32,8 @@ class Twin(NamedTuple):
 
     violation: int
     """Step of the first violation, 0: none within n."""
-    steps: int
-    """Steps taken: the episode may have ended first."""
+    taken: int
+    """Steps: the episode may have ended first."""
     labels: np.ndarray
     """bool `[n, frames, atoms]`."""
     robot: np.ndarray | None

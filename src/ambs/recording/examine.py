@@ -6,8 +6,9 @@ and only as long as it takes less time than the evaluation did.
 
 import functools
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import gymnasium
 import jax
@@ -15,12 +16,13 @@ import numpy as np
 
 from ambs.acting.agent import Agent
 from ambs.envs.registration import SMALL_WORLDS, full_id, make
-from ambs.envs.scene import NOTHING, stacked
+from ambs.envs.scene import NOTHING, Scene, stacked
 from ambs.errors import RunError, UserError
 from ambs.nn.precision import compute_dtype
 from ambs.recording.counterfactuals import Moment, Twin, roll_twins
-from ambs.recording.futures import STORED, Futures, imagine_again
+from ambs.recording.futures import Imagined, imagine_again
 from ambs.recording.ground_truth import FUTURES, Situation, TrueWorld, safe_futures, true_world
+from ambs.recording.schema import Decided, Examination, Futures, Step, Truth, Twins, stack
 from ambs.shield.rules import Reason
 from ambs.streams import at, stream
 
@@ -59,6 +61,41 @@ class Budget:
         return run
 
 
+@dataclass
+class Played:
+    """An episode as it is being recorded; entries of the lists are its steps."""
+
+    root: Any
+    """Of the agent's random streams."""
+    together: int = 1
+    """Environments that are played at once."""
+    steps: list[Step] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    """Empty where nothing is decided."""
+    scenes: list[Scene | None] = field(default_factory=list)
+    action_names: Sequence[str] = ()
+
+
+class Chosen(NamedTuple):
+    """Steps of an episode to look into."""
+
+    overrides: list[int]
+    """By imagined futures, evenly spread."""
+    near: list[int]
+    """The riskiest of the accepted."""
+    passed_over: list[int]
+    """The other overrides."""
+
+
+@dataclass
+class Found:
+    """What was found out about an episode, by step; None where there was no time or no way."""
+
+    futures: dict[int, Imagined | None] = field(default_factory=dict)
+    twins: dict[int, Twin | None] = field(default_factory=dict)
+    truth: dict[int, int | None] = field(default_factory=dict)
+
+
 class Details:
     """Works out details of decisions of one agent; compiled once, spare environments made once."""
 
@@ -83,10 +120,10 @@ class Details:
             self._spare.close()
             self._spare = None
 
-    def work_out(self, episodes: dict[str, dict[str, Any]], envs: Any) -> dict[str, dict[str, Any]]:
-        """Per episode, from its `rows` and `moments`: arrays to store, and under `left_out` what there was no time for."""
-        wanted = {name: interesting(part["rows"]) for name, part in episodes.items()}
-        found: dict[str, dict[str, Any]] = {name: {"futures": {}, "twins": {}, "truth": {}} for name in episodes}
+    def work_out(self, episodes: dict[str, Played], envs: Any) -> dict[str, Examination]:
+        """Per episode what can be found out about its decisions, and of how many there was no time to."""
+        wanted = {name: interesting(_decisions(part)) for name, part in episodes.items()}
+        found = {name: Found() for name in episodes}
         turns = list(_turns(wanted))
         for first in range(0, len(turns), envs.num_envs):
             some = turns[first : first + envs.num_envs]
@@ -94,19 +131,29 @@ class Details:
                 self.budget.timed(self._some)(episodes, [turn[1:] for turn in some], wanted, found, envs)
             else:
                 for _, name, step in some:
-                    self._skip(found[name], step, step in wanted[name]["overrides"] and envs.can_save)
-        return {name: _arrays(part, episodes[name], envs, wanted[name]["passed over"]) for name, part in found.items()}
+                    self._skip(found[name], step, step in wanted[name].overrides and envs.can_save)
+        return {
+            name: _examination(part, episodes[name], envs, len(wanted[name].passed_over))
+            for name, part in found.items()
+        }
 
-    def _some(self, episodes: Any, turns: list[tuple[str, int]], wanted: Any, found: Any, envs: Any) -> None:
+    def _some(
+        self,
+        episodes: dict[str, Played],
+        turns: list[tuple[str, int]],
+        wanted: dict[str, Chosen],
+        found: dict[str, Found],
+        envs: Any,
+    ) -> None:
         """Details of as many decisions as there are environments, from whatever episodes."""
-        overrides = [turn for turn in turns if turn[1] in wanted[turn[0]]["overrides"]] if envs.can_save else []
-        moments = [episodes[name]["moments"][step] for name, step in overrides]
+        overrides = [turn for turn in turns if turn[1] in wanted[turn[0]].overrides] if envs.can_save else []
+        moments = [episodes[name].moments[step] for name, step in overrides]
         for (name, step), outcome in zip(overrides, self._twins(moments, envs.num_envs), strict=True):
-            found[name]["twins"][step] = outcome
+            found[name].twins[step] = outcome
         for name, step in turns:
-            found[name]["futures"][step] = self._futures(episodes[name], step)
+            found[name].futures[step] = self._futures(episodes[name], step)
             if self.true is not None:
-                found[name]["truth"][step] = self._truth(episodes[name], step)
+                found[name].truth[step] = self._truth(episodes[name], step)
 
     def _twins(self, moments: list[Moment], size: int) -> list[Twin | None]:
         """The twins of these moments; None of one that has no state, or of all if the spare environments fail."""
@@ -120,26 +167,27 @@ class Details:
             return [None] * len(moments)
         return [None if moment.snapshot is None else next(rolled) for moment in moments]
 
-    def _skip(self, found: dict[str, dict[int, Any]], step: int, twin: bool) -> None:
-        found["futures"][step] = None
+    def _skip(self, found: Found, step: int, twin: bool) -> None:
+        found.futures[step] = None
         if twin:
-            found["twins"][step] = None
+            found.twins[step] = None
         if self.true is not None:
-            found["truth"][step] = None
+            found.truth[step] = None
 
-    def _futures(self, episode: dict[str, Any], step: int) -> Futures:
-        moment: Moment = episode["moments"][step]
-        key = at(stream(episode["root"], "shield"), moment.number)
-        used = int(episode["rows"][step]["traces_used"])
+    def _futures(self, episode: Played, step: int) -> Imagined:
+        moment, decided = episode.moments[step], episode.steps[step].decided
+        assert decided is not None
+        key = at(stream(episode.root, "shield"), moment.number)
+        used = int(decided.traces_used)
         return jax.device_get(self._again(self.agent.player, key, moment.env, moment.latent, moment.proposed, used))
 
-    def _truth(self, episode: dict[str, Any], step: int) -> int | None:
-        moment: Moment = episode["moments"][step]
+    def _truth(self, episode: Played, step: int) -> int | None:
+        moment = episode.moments[step]
         if self.true is None or moment.snapshot is None:
             return None
         own = {name[2:]: array for name, array in moment.snapshot.items() if name.startswith("0.")}
         here = Situation(self.true.state(own), moment.latent)
-        key = at(stream(episode["root"], "truth"), moment.number)
+        key = at(stream(episode.root, "truth"), moment.number)
         return int(self._true(self.agent.player, key, here, moment.proposed))
 
 
@@ -160,26 +208,28 @@ def _small_world(name: str) -> TrueWorld | None:
         env.close()
 
 
-def interesting(rows: list[dict[str, np.ndarray]]) -> dict[str, list[int]]:
-    """Steps to look into: `overrides` by imagined futures, evenly spread, and the riskiest of the accepted, `near`; the
-    other overrides are `passed over`."""
-    if "reason" not in rows[0]:
-        return {"overrides": [], "near": [], "passed over": []}
-    reason = np.array([row["reason"] for row in rows])
-    overridden = np.array([row["overridden"] for row in rows])
-    every = overrides = np.flatnonzero(overridden & ~np.isin(reason, NO_TRACES))
+def _decisions(episode: Played) -> Decided | None:
+    made = [step.decided for step in episode.steps if step.decided is not None]
+    return stack(made) if made else None
+
+
+def interesting(decided: Decided | None) -> Chosen:
+    """Which decisions of an episode somebody will ask about."""
+    if decided is None:
+        return Chosen([], [], [])
+    overridden = decided.overridden
+    every = overrides = np.flatnonzero(overridden & ~np.isin(decided.reason, NO_TRACES))
     if overrides.size > MOST_OVERRIDES:
         overrides = overrides[np.linspace(0, overrides.size - 1, MOST_OVERRIDES).round().astype(int)]
-    share = np.array([row["violating"] / max(int(row["traces_used"]), 1) for row in rows])
-    risky = np.where(overridden, 0.0, share)
+    risky = np.where(overridden, 0.0, decided.violating / np.maximum(decided.traces_used, 1))
     near = [int(step) for step in np.argsort(-risky, kind="stable")[:MOST_NEAR] if risky[step] > 0]
-    return {"overrides": overrides.tolist(), "near": near, "passed over": np.setdiff1d(every, overrides).tolist()}
+    return Chosen(overrides.tolist(), near, np.setdiff1d(every, overrides).tolist())
 
 
-def _turns(wanted: dict[str, dict[str, list[int]]]) -> Iterator[tuple[int, str, int]]:
+def _turns(wanted: dict[str, Chosen]) -> Iterator[tuple[int, str, int]]:
     """(round, episode, step), so that all episodes have their turn: overrides in no order first, then near ones."""
     queues = {
-        name: [*np.random.default_rng(0).permutation(steps["overrides"]).astype(int).tolist(), *steps["near"]]
+        name: [*np.random.default_rng(0).permutation(steps.overrides).astype(int).tolist(), *steps.near]
         for name, steps in wanted.items()
     }
     for round_ in range(max(map(len, queues.values()), default=0)):
@@ -188,43 +238,49 @@ def _turns(wanted: dict[str, dict[str, list[int]]]) -> Iterator[tuple[int, str, 
                 yield round_, name, steps[round_]
 
 
-def _arrays(
-    found: dict[str, dict[int, Any]], episode: dict[str, Any], envs: Any, passed_over: list[int]
-) -> dict[str, Any]:
-    done = {
-        kind: {step: one for step, one in sorted(parts.items()) if one is not None} for kind, parts in found.items()
+def _examination(found: Found, episode: Played, envs: Any, passed_over: int) -> Examination:
+    futures, twins, truth = (_done(part) for part in (found.futures, found.twins, found.truth))
+
+    def left_out(asked: dict[int, Any], done: dict[int, Any]) -> int:
+        return len(asked) - len(done) + (passed_over if asked else 0)
+
+    return Examination(
+        futures=_futures_of(futures, episode, envs) if futures else None,
+        twin=_twins_of(twins) if twins else None,
+        truth=_truth_of(truth) if truth else None,
+        left_out={
+            "futures": left_out(found.futures, futures),
+            "twins": left_out(found.twins, twins),
+            "truth": left_out(found.truth, truth),
+        },
+    )
+
+
+def _done(parts: dict[int, Any]) -> dict[int, Any]:
+    return {step: one for step, one in sorted(parts.items()) if one is not None}
+
+
+def _futures_of(imagined: dict[int, Imagined], episode: Played, envs: Any) -> Futures:
+    def every(name: str) -> Any:
+        parts = [getattr(one, name) for one in imagined.values()]
+        return None if parts[0] is None else np.stack(parts)
+
+    evidence = {
+        name: np.stack([np.asarray(getattr(one.evidence, name)) for one in imagined.values()])
+        for name in ("first_violation", "atom", "cost", "critic")
     }
-    left_out = {kind: len(parts) - len(done[kind]) + len(passed_over) * bool(parts) for kind, parts in found.items()}
-    arrays: dict[str, Any] = {}
-    if done["futures"]:
-        arrays |= _future_arrays(done["futures"], episode, envs)
-    if done["twins"]:
-        arrays |= _twin_arrays(done["twins"])
-    if done["truth"]:
-        arrays["truth.step"] = np.array(list(done["truth"]))
-        arrays["truth.safe"] = np.array(list(done["truth"].values()))
-        arrays["truth.futures"] = np.full(len(done["truth"]), FUTURES)
-    return {"arrays": arrays, "left_out": left_out}
+    rest = {name: every(name) for name in ("trace", "labels", "continues", "shown", "image", "vector")}
+    found = Futures(step=np.array(list(imagined)), **evidence, **rest)
+    if found.vector is None or found.image is not None:
+        return found
+    return replace(found, **_imagined_scenes(found.vector, list(imagined), episode, envs))
 
 
-def _future_arrays(futures: dict[int, Futures], episode: dict[str, Any], envs: Any) -> dict[str, Any]:
-    arrays: dict[str, Any] = {"futures.step": np.array(list(futures))}
-    for name in STORED:
-        arrays[f"futures.{name}"] = np.stack([getattr(one.evidence, name) for one in futures.values()])
-    for name in ("trace", "labels", "continues", "shown", "image", "vector"):
-        parts = [getattr(one, name) for one in futures.values()]
-        if parts[0] is not None:
-            arrays[f"futures.{name}"] = np.stack(parts)
-    if "futures.vector" in arrays and "futures.image" not in arrays:
-        arrays |= _imagined_scenes(arrays["futures.vector"], list(futures), episode, envs)
-    return arrays
-
-
-def _imagined_scenes(vectors: np.ndarray, steps: list[int], episode: dict[str, Any], envs: Any) -> dict[str, Any]:
+def _imagined_scenes(vectors: np.ndarray, steps: list[int], episode: Played, envs: Any) -> dict[str, np.ndarray]:
     """Decoded vectors as maps, where the environment can read them so from the state in which they were imagined."""
     rows = []
     for seen, step in zip(vectors, steps, strict=True):
-        now = episode["scenes"][step]
+        now = episode.scenes[step]
         scenes = envs.imagined(now, seen.reshape(-1, seen.shape[-1])) if now is not None else None
         if scenes is None:
             return {}
@@ -238,15 +294,17 @@ def _imagined_scenes(vectors: np.ndarray, steps: list[int], episode: dict[str, A
         found = stacked(scenes)
         robot[index], items[index, :, : found["items"].shape[1]] = found["robot"], found["items"]
     shape = vectors.shape[:3]
-    places = {"futures.robot": robot.reshape(*shape, 3), "futures.items": items.reshape(*shape, most, 4)}
-    return places | {"futures.extent": rows[0][0].extent}
+    places = {"robot": robot.reshape(*shape, 3), "items": items.reshape(*shape, most, 4)}
+    return places | {"extent": rows[0][0].extent}
 
 
-def _twin_arrays(twins: dict[int, Twin]) -> dict[str, Any]:
-    arrays: dict[str, Any] = {"twin.step": np.array(list(twins))}
-    for name in Twin._fields:
-        key = {"steps": "taken"}.get(name, name)
+def _twins_of(twins: dict[int, Twin]) -> Twins:
+    def every(name: str) -> Any:
         parts = [getattr(one, name) for one in twins.values()]
-        if all(part is not None for part in parts):
-            arrays[f"twin.{key}"] = np.stack(parts)
-    return arrays
+        return np.stack(parts) if all(part is not None for part in parts) else None
+
+    return Twins(step=np.array(list(twins)), **{name: every(name) for name in Twin._fields})
+
+
+def _truth_of(safe: dict[int, int]) -> Truth:
+    return Truth(np.array(list(safe)), np.array(list(safe.values())), np.full(len(safe), FUTURES))

@@ -16,13 +16,11 @@ from ambs.world_model.rssm import Latent
 
 WORST = 4
 """Futures that are decoded."""
-STORED = tuple(name for name in Evidence._fields if name != "finite")
-"""What a recording keeps of the evidence."""
 PICTURES = 8
 """Most pictures of one of them."""
 
 
-class Futures(NamedTuple):
+class Imagined(NamedTuple):
     """What the model imagined for one decision; `worst` traces and their steps 1 … H."""
 
     evidence: Evidence
@@ -58,7 +56,7 @@ def imagine_again(
     *,
     config: Config,
     dtype: Any = jnp.float32,
-) -> Futures:
+) -> Imagined:
     """The futures of environment `env` at the decision that the shield made with `key`, from `used` of them."""
     fast = in_precision(player, dtype)
     # The memory is kept in single precision; the shield decided in the model's own.
@@ -84,7 +82,7 @@ def imagine_again(
     seen, again = jax.vmap(lambda one: play(one, start, proposed, filmed))(keys[worst])
     shown = jax.vmap(lambda first: shown_steps(first, steps))(again.first_violation)
     image, vector = _decoded(fast, seen.final_state.reel, shown)
-    return Futures(evidence, worst, seen.labels, seen.continues, shown, image, vector)
+    return Imagined(evidence, worst, seen.labels, seen.continues, shown, image, vector)
 
 
 def shown_steps(first: Int[Array, ""], steps: int) -> Int[Array, "pictures"]:

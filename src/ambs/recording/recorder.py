@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,14 @@ from ambs.envs.snapshot import one_env
 from ambs.envs.vector.replicas import UNSAVED
 from ambs.errors import UserError
 from ambs.recording.counterfactuals import Moment
-from ambs.recording.examine import Budget, Details
-from ambs.recording.futures import STORED
+from ambs.recording.examine import Budget, Details, Played
+from ambs.recording.schema import Decided, Episode, Examination, Facts, Places, Step, stack
 from ambs.shield.rules import Decision, Reason
 from ambs.storage.files import write_atomic
 
-FORMAT = 2
 FRAMES_PER_SECOND = 20
 LARGEST_PICTURE = 128
 """Side of a stored picture (pixels)."""
-NOT_STORED = ("action", "evidence", "memory")
-"""Of a decision's fields: `action` is what the environment was told, and evidence is stored by fields of its own."""
 KINDS_OF_FILES = ("npz", "json", "html")
 """Endings of what belongs to a recorded episode: its arrays, its facts, its page."""
 
@@ -44,7 +42,7 @@ class Recorder:
         self.agent, self.record, self.video, self.policy = agent, record, video, policy
         self.foresight = foresight
         """What is known of the agent's foresight (`ambs.report.foresight.brief`); None: it was never measured."""
-        self.episodes: dict[str, dict[str, Any]] = {}
+        self.episodes: dict[str, Played] = {}
         self.pictures: dict[str, list[np.ndarray]] = {}
         self.files: list[str] = []
         self.budget = Budget()
@@ -67,7 +65,7 @@ class Recorder:
     def played(self, first: int, envs: Any) -> None:
         """A batch of episodes is over: look into their decisions and write them."""
         del first
-        extra: dict[str, Any] = {}
+        extra: dict[str, Examination] = {}
         if self.details is not None and self.episodes:
             extra = self.details.work_out(self.episodes, envs)
         self.budget.timed(self._write_all)(extra)
@@ -96,96 +94,102 @@ class Recorder:
         # One that is over before its first step, or cannot tell, has no state to go back to.
         lost = np.zeros(envs.num_envs, bool) if state is None else state["over"] | state.get(UNSAVED, False)
         for env in seen["live"]:
-            episode = self.episodes.setdefault(
-                self._name(first + env),
-                {"rows": [], "moments": [], "scenes": [], "env": env, "envs": envs.num_envs, "root": self.agent.root},
-            )
-            row = self._row(seen, env)
-            if not episode["rows"]:
-                row["milliseconds"] = np.array(np.nan, np.float32)  # It may have compiled first.
-            episode["scenes"].append(scenes.get(env))
+            new = Played(self.agent.root, envs.num_envs, action_names=envs.action_names)
+            episode = self.episodes.setdefault(self._name(first + env), new)
+            step = self._step(seen, env)
+            if not episode.steps:
+                step.milliseconds = np.array(np.nan, np.float32)  # It may have compiled first.
             if env in pictures:
-                row["picture"] = _made_small(pictures[env])
-            episode["rows"].append(row)
+                step.picture = _made_small(pictures[env])
+            episode.steps.append(step)
+            episode.scenes.append(scenes.get(env))
             if latent is not None:
                 mine = jax.tree.map(lambda leaf, env=env: leaf[env], latent)
                 own = one_env(state, env) if state is not None and not lost[env] else None
                 proposed = np.asarray(self.agent.raw_proposed)[env]
-                episode["moments"].append(Moment(env, self.agent.steps - 1, mine, proposed, own))
-            episode["actions"] = envs.action_names
+                episode.moments.append(Moment(env, self.agent.steps - 1, mine, proposed, own))
 
     def _stepped(self, first: int, seen: dict[str, Any]) -> None:
         pictures = seen["envs"].pictures(seen["live"]) if self.video is not None else {}
         for env in seen["live"]:
             name = self._name(first + env)
             if self.record is not None:
-                row = self.episodes[name]["rows"][-1]
+                step = self.episodes[name].steps[-1]
                 for key in ("frame_rewards", "frame_labels", "frame_violations", "frame_valid"):
-                    row[key] = np.array(seen["infos"][key][env])
+                    setattr(step, key, np.array(seen["infos"][key][env]))
             if env in pictures:
                 self.pictures.setdefault(name, []).append(pictures[env])
 
-    def _row(self, seen: dict[str, Any], env: int) -> dict[str, np.ndarray]:
-        row = {
-            f"observation.{key}": part[env] for key, part in self.agent.interface.observe(seen["observation"]).items()
-        }
-        row |= {"labels": seen["labels"][env], "action": np.asarray(seen["action"])[env]}
-        row["milliseconds"] = np.float32(seen["milliseconds"])
+    def _step(self, seen: dict[str, Any], env: int) -> Step:
+        """What there is before a step is taken."""
+        observed = self.agent.interface.observe(seen["observation"])
         decision: Decision | None = seen["decision"]
+        decided = None
         if decision is not None:
-            fields = {name: part for name, part in decision._asdict().items() if name not in NOT_STORED}
-            fields |= {name: getattr(decision.evidence, name) for name in STORED}
-            row |= {key: np.asarray(jax.tree.leaves(value)[0])[env] for key, value in fields.items()}
-        return {key: np.array(value) for key, value in row.items()}
+            told = decision.evidence._asdict() | decision._asdict()
+            parts = {one.name: jax.tree.leaves(told[one.name])[0] for one in fields(Decided)}
+            decided = Decided(**{name: np.array(np.asarray(part)[env]) for name, part in parts.items()})
+        return Step(
+            labels=np.array(seen["labels"][env]),
+            action=np.array(np.asarray(seen["action"])[env]),
+            milliseconds=np.array(np.float32(seen["milliseconds"])),
+            decided=decided,
+            **{name: np.array(part[env]) for name, part in observed.items()},
+        )
 
-    def _write_all(self, extra: dict[str, Any]) -> None:
+    def _write_all(self, extra: dict[str, Examination]) -> None:
         for name, episode in self.episodes.items():
-            self._write(name, episode, extra.get(name, {"arrays": {}, "left_out": {}}))
+            self._write(name, episode, extra.get(name, Examination()))
         self.episodes = {}
         for name in list(self.pictures):
             self._film(name)
 
-    def _write(self, name: str, episode: dict[str, Any], extra: dict[str, Any]) -> None:
+    def _write(self, name: str, episode: Played, looked: Examination) -> None:
         # An episode that was cut off in the middle of a step does not know what came of it.
-        rows = [row for row in episode["rows"] if "frame_valid" in row]
-        if not rows or self.record is None:
+        taken = [step for step in episode.steps if step.taken]
+        if not taken or self.record is None:
             return
-        arrays: dict[str, Any] = {key: np.stack([row[key] for row in rows]) for key in rows[0] if key != "picture"}
-        arrays |= _places(episode["scenes"][: len(rows)]) or _drawn([row.get("picture") for row in rows])
-        arrays |= extra["arrays"]
+        steps, scene = stack([replace(step, picture=None) for step in taken]), _places(episode.scenes[: len(taken)])
+        if scene.robot is None:
+            steps.picture = _drawn([step.picture for step in taken])
+        facts = self._facts(episode, len(taken), looked.left_out)
+        arrays = Episode(name, facts, steps, scene, looked).arrays()
         path, packed = self.record / f"{name}.npz", io.BytesIO()
         stored: dict[str, Any] = {key: _small(key, array) for key, array in arrays.items()}
         np.savez_compressed(packed, **stored)
-        facts = self._facts(episode, len(rows), extra["left_out"])
         # The arrays last: where they are, all is.
-        write_atomic(path.with_suffix(".json"), json.dumps(facts, indent=1).encode())
+        write_atomic(path.with_suffix(".json"), json.dumps(facts.to_json(), indent=1).encode())
         write_atomic(path, packed.getvalue())
         self.files.append(str(path))
 
-    def _facts(self, episode: dict[str, Any], steps: int, left_out: dict[str, int]) -> dict[str, Any]:
-        agent = self.agent
-        return agent.interface.to_dict() | {
-            "format": FORMAT,
-            "ambs": __version__,
-            "env": agent.config.env,
-            "method": agent.config.method,
-            "policy": self.policy,
-            "checkpoint": agent.frames,
-            "foresight": self.foresight,
-            "steps": steps,
-            "together": episode["envs"],
-            "shield": agent.shielded,
-            "settings": agent.config.shield.__dict__,
-            "caveat": agent.config.shield.caveat,
-            "reasons": {reason.name.lower(): int(reason) for reason in Reason},
-            "trace_atoms": list(agent.player.model.trace_formula()[1].names),
-            "thresholds": np.asarray(agent.player.thresholds).tolist(),
-            "kinds": list(kind_names()),
-            "looks": kind_looks(),
-            "square": any(found is not None and found.square for found in episode["scenes"]),
-            "action_names": list(episode.get("actions", ())),
-            "left_out": left_out,
-        }
+    def _facts(self, episode: Played, steps: int, left_out: dict[str, int]) -> Facts:
+        agent, told = self.agent, self.agent.interface.to_dict()
+        return Facts(
+            interface=told,
+            atoms=told["atoms"],
+            psi=told["psi"],
+            frames=told["frames"],
+            discrete=told["discrete"],
+            ambs=__version__,
+            env=agent.config.env,
+            method=agent.config.method,
+            policy=self.policy,
+            checkpoint=agent.frames,
+            foresight=self.foresight,
+            steps=steps,
+            together=episode.together,
+            shield=agent.shielded,
+            settings=vars(agent.config.shield),
+            caveat=agent.config.shield.caveat,
+            reasons={reason.name.lower(): int(reason) for reason in Reason},
+            trace_atoms=list(agent.player.model.trace_formula()[1].names),
+            thresholds=np.asarray(agent.player.thresholds).tolist(),
+            kinds=list(kind_names()),
+            looks=kind_looks(),
+            square=any(found is not None and found.square for found in episode.scenes),
+            action_names=list(episode.action_names),
+            left_out=left_out,
+        )
 
     def _film(self, name: str) -> None:
         pictures = self.pictures.pop(name, [])
@@ -199,22 +203,21 @@ class Recorder:
             self.files.append(str(path))
 
 
-def _places(scenes: list[Scene | None]) -> dict[str, np.ndarray]:
+def _places(scenes: list[Scene | None]) -> Places:
     """Scenes as arrays, with nothing in those that are not known; nothing at all if none is."""
     known = next((found for found in scenes if found is not None), None)
     if known is None:
-        return {}
+        return Places()
     empty = Scene(np.full(3, np.nan, np.float32), np.zeros((0, 4), np.float32), known.extent)
-    parts = stacked([found or empty for found in scenes])
-    return {f"scene.{key}": part for key, part in parts.items()} | {"scene.extent": known.extent}
+    return Places(**stacked([found or empty for found in scenes]), extent=known.extent)
 
 
-def _drawn(pictures: list[np.ndarray | None]) -> dict[str, np.ndarray]:
-    """Pictures as an array, those that are not known black; nothing at all if none is known."""
+def _drawn(pictures: list[np.ndarray | None]) -> np.ndarray | None:
+    """Pictures as an array, those that are not known black; None if none is known."""
     known = next((picture for picture in pictures if picture is not None), None)
     if known is None:
-        return {}
-    return {"picture": np.stack([np.zeros_like(known) if picture is None else picture for picture in pictures])}
+        return None
+    return np.stack([np.zeros_like(known) if picture is None else picture for picture in pictures])
 
 
 def _made_small(picture: Any) -> np.ndarray:

@@ -2,13 +2,12 @@
 
 One turn of the wheel: add the latest row to the replay buffer, start `act` on the device, start the updates that are due
 behind it, and step the environments while those run. A batch therefore never holds the step that is being played: the lag is
-always one step, and a run is deterministic. Clocks and environments are touched here, disks by `session`.
+always one step, and a run is deterministic. Clocks and environments are touched here, disks by those who watch (`observers`).
 """
 
 import functools
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -16,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ambs.acting.accounting import Accounts
-from ambs.acting.act import ActorState, Player, compiled_act, default_thresholds, initial_actor_state
+from ambs.acting.act import Player, compiled_act, default_thresholds, initial_actor_state
 from ambs.acting.adapter import Interface, interface, survey
 from ambs.acting.worlds import make_envs
 from ambs.agent.update import Learned, init
 from ambs.config import Config
 from ambs.data import Experience
 from ambs.envs.mirror import Mirror
+from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import RunError, UserError
 from ambs.nn.precision import compute_dtype
 from ambs.shield.rules import Decision, accepted_risks
@@ -38,10 +38,9 @@ from ambs.training.calibrate import (
     within_one_episode,
 )
 from ambs.training.learn import SKIPPED, learn, updates_per_call
+from ambs.training.observers import Observer, Row
 from ambs.training.replay import Replay, Use, choose_place
-
-Row = dict[str, Any]
-
+from ambs.training.state import TrainState
 
 EPISODES = 8
 """Worlds, if there are as many, from which calibration draws its windows."""
@@ -53,95 +52,76 @@ class Diverged(RunError):  # noqa: N818 (it is what happened)
     """Too many updates in a row were not finite."""
 
 
-@dataclass
-class Listener:
-    """Who wants to know; each is called with a row."""
+class Trainer(TrainState):
+    """A run in progress: its state, and what turns it over. `run` is the one training loop.
 
-    metrics: Callable[[Row], None] = lambda _row: None
-    episode: Callable[[Row], None] = lambda _row: None
-    turn: Callable[["Trainer"], None] = lambda _trainer: None
-    """After every turn of the wheel."""
+    `known` is what an earlier start of this run found out about its environment; None: find out.
+    """
 
-
-@dataclass
-class Trainer:
-    """A run in progress. `run` goes on to the end; between turns everything is in its fields."""
-
-    config: Config
-    listener: Listener = field(default_factory=Listener)
-    known: Interface | None = None
-    """What an earlier start of this run found out about its environment; None: find out."""
-
-    def __post_init__(self) -> None:
-        self.envs = make_envs(self.config, learning=True)
-        try:
-            self._begin()
-        except BaseException:
-            self.envs.close()  # Nobody else could.
-            raise
-
-    def _begin(self) -> None:
-        config = self.config
-        if not self.envs.can_save:
-            raise UserError(f"{config.env} has no get_state and set_state: a run in it could not be saved")
+    def __init__(self, config: Config, observers: Iterable[Observer] = (), known: Interface | None = None) -> None:
+        self.config, self.observers = config, list(observers)
         self.root = jax.random.key(config.seed)
-        self.interface: Interface = interface(self.envs, config)
-        if self.known is not None:
-            self.interface = self.interface.as_surveyed(self.known)
-        elif config.model.standardise:
-            self.interface = survey(self.envs, self.interface, _seed(config.seed, "survey"))
-        fresh = functools.partial(init, self.interface.spec, config, discrete=self.interface.discrete)
-        # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
-        self.learned: Learned = jax.jit(lambda key: fresh(key=key))(stream(self.root, "init"))
-        self.thresholds = default_thresholds(config, len(self.learned.model.trace_formula()[1]))
-        self.level = first_level(config)
-        self.carry: ActorState = initial_actor_state(self.player, config.training.envs)
-        self.accounts = Accounts(config.training.envs)
-        self.turns = 0
-        """Steps of the vector environment."""
-        self.updates = 0
-        self.calibrated = 0
-        """Updates at the last calibration."""
-        self.skipped = 0
-        self.bad_run = 0
-        self.logged = 0
-        """Frames at the last row of metrics."""
+        envs = make_envs(config, learning=True)
+        try:
+            super().__init__(**self._first(envs, known))
+        except BaseException:
+            envs.close()  # Nobody else could.
+            raise
         self.pending: list[dict[str, Any]] = []
-        self.sums: dict[str, tuple[float, int]] = {}
-        self.label_quality: dict[str, float] = {}
-        self.last_totals: dict[str, int] = self.accounts.totals()
-        raw, infos = self.envs.reset(seed=_seed(config.seed, "layouts"))
-        self.accounts.faults = len(self.envs.faults)
-        self.envs.get_state()  # Whoever cannot be saved should not play for hours before that shows.
-        if self.envs.unsaved:
-            raise UserError(f"{config.env} cannot be saved: {next(iter(self.envs.unsaved.values()))}")
-        self.labels = infos["labels"]
-        self.row = self.interface.first_rows(raw, infos, config)
-        training = config.training
-        place = choose_place(training.replay, self.row, training.capacity)
-        self.replay = Replay(self.row, training.capacity, place)
+        """Metrics of updates that may not be finished; empty whenever the state is captured."""
         self._act = compiled_act(config, config.shielded)
-        self._learn = compiled_learn(config, self.envs.mirror if config.training.mirror else None)
+        self._learn = compiled_learn(config, envs.mirror if config.training.mirror else None)
         self.per_call = updates_per_call(config, images=self.interface.spec.observation.image > 0)
         self._calibrate, self._judge = compiled_calibration(config)
         self._clock = (time.monotonic(), 0, 0)
 
+    def _first(self, envs: LabelledVectorEnv, known: Interface | None) -> dict[str, Any]:
+        """The fields of a state before the first turn."""
+        config, training = self.config, self.config.training
+        if not envs.can_save:
+            raise UserError(f"{config.env} has no get_state and set_state: a run in it could not be saved")
+        shown = _meet(envs, config, known)
+        fresh = functools.partial(init, shown.spec, config, discrete=shown.discrete)
+        # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
+        learned: Learned = jax.jit(lambda key: fresh(key=key))(stream(self.root, "init"))
+        thresholds = default_thresholds(config, len(learned.model.trace_formula()[1]))
+        level = first_level(config)
+        raw, infos = envs.reset(seed=_seed(config.seed, "layouts"))
+        envs.get_state()  # Whoever cannot be saved should not play for hours before that shows.
+        if envs.unsaved:
+            raise UserError(f"{config.env} cannot be saved: {next(iter(envs.unsaved.values()))}")
+        row = shown.first_rows(raw, infos, config)
+        return {
+            "learned": learned,
+            "carry": initial_actor_state(_player(learned, thresholds, level), training.envs),
+            "thresholds": thresholds,
+            "level": level,
+            "row": row,
+            "labels": infos["labels"],
+            "accounts": Accounts(training.envs, faults=len(envs.faults)),
+            "envs": envs,
+            "interface": shown,
+            "replay": Replay(row, training.capacity, choose_place(training.replay, row, training.capacity)),
+            "last_totals": Accounts(training.envs).totals(),
+        }
+
     @property
     def player(self) -> Player:
         """What acting needs of what was learned."""
-        behaviour = self.learned.behaviour
-        return Player(self.learned.model, behaviour.actors, behaviour.critics, self.thresholds, self.level)
+        return _player(self.learned, self.thresholds, self.level)
 
     @property
     def finished(self) -> bool:
         """Whether all frames have been played."""
         return self.accounts.frames >= self.config.training.frames
 
-    def run(self) -> None:
-        """Play and learn to the end."""
-        while not self.finished:
+    def run(self, until: Callable[[], bool] = lambda: False) -> bool:
+        """Play and learn to the end, or until somebody says so; the observers hear of every turn. Returns `finished`."""
+        while not self.finished and not until():
             self.turn()
-            self.listener.turn(self)
+            for observer in self.observers:
+                observer.turn(self)
+        return self.finished
 
     def turn(self) -> None:
         """One step of all environments, and the updates that are due."""
@@ -166,10 +146,13 @@ class Trainer:
         self.labels = infos["labels"]
         self.turns += 1
         for row in self.accounts.step(infos, ended, decision, shielding):
-            self.listener.episode(row)
+            for observer in self.observers:
+                observer.episode(row)
         if self.accounts.frames // training.log_every > self.logged // training.log_every or self.finished:
             self.logged = self.accounts.frames
-            self.listener.metrics(self._metrics())
+            metrics = self._metrics()
+            for observer in self.observers:
+                observer.metrics(metrics)
 
     def _learn_what_is_due(self) -> None:
         training = self.config.training
@@ -290,6 +273,19 @@ class Trainer:
     def close(self) -> None:
         """Stop the environments."""
         self.envs.close()
+
+
+def _meet(envs: LabelledVectorEnv, config: Config, known: Interface | None) -> Interface:
+    """The environments as the agent meets them: surveyed before, or, where observations are to be standardised, now."""
+    found = interface(envs, config)
+    if known is not None:
+        return found.as_surveyed(known)
+    return survey(envs, found, _seed(config.seed, "survey")) if config.model.standardise else found
+
+
+def _player(learned: Learned, thresholds: jax.Array, level: jax.Array | None) -> Player:
+    behaviour = learned.behaviour
+    return Player(learned.model, behaviour.actors, behaviour.critics, thresholds, level)
 
 
 # Kept per settings, so that a second run of the same settings in a process compiles nothing.

@@ -61,7 +61,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     vector = 0 if options.obs == "vision" else options.vector
     seen = ObservationSpec(image=0 if options.obs == "vector" else 64, vector=vector)
     repeat = config.training.action_repeat
-    spec = WorldSpec(seen, 2, Atoms(("hazard", "vase")), parse_formula("!hazard & !vase"), repeat, config.shield.cost)
+    spec = WorldSpec(seen, 2, Atoms(("hazard", "vase")), parse_formula("!hazard & !vase"), repeat, config.safety.cost)
     updates = options.updates or updates_per_call(config, images=seen.image > 0)
     rng = np.random.default_rng(0)
     lead = (updates, config.training.batch, config.training.length)

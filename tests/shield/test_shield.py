@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from ambs.errors import UserError
-from ambs.shield import Reason, ShieldConfig, ShieldProblem, Trace, paper_semantics, shield, shield_with_deadline
+from ambs.shield import (
+    Reason,
+    SafetyConfig,
+    ShieldConfig,
+    ShieldProblem,
+    Trace,
+    paper_semantics,
+    shield,
+    shield_with_deadline,
+)
 from ambs.shield.rules import accepted_risks
 from ambs.shield.traces import judge, rollout
 from ambs.spec import parse_formula
@@ -122,8 +131,9 @@ def test_a_step_of_several_frames_is_drawn_once():
         )(jax.random.split(at(KEY, number), 10_000))
         assert np.mean(np.asarray(drawn) == 1) == pytest.approx(risk, abs=0.015)
         assert (np.asarray(blamed)[np.asarray(drawn) == 1] >= 0).all()
-        mean = ShieldConfig(horizon=1, labels="mean", cost=10.0)
-        assert float(judge(KEY, trace, coin_problem(0.0, mean, psi=psi)).cost) == pytest.approx(10 * risk, rel=1e-5)
+        mean = ShieldConfig(horizon=1, labels="mean")
+        costly = coin_problem(0.0, mean, psi=psi, safety=SafetyConfig(cost=7.0))
+        assert float(judge(KEY, trace, costly).cost) == pytest.approx(7 * risk, rel=1e-5)
         assert float(step_risk(psi, ATOMS, labels)[0]) == pytest.approx(risk, rel=1e-5)
 
 
@@ -226,7 +236,7 @@ def test_cost_of_a_trace_against_the_threshold():
 def test_paper_semantics():
     config = paper_semantics()
     assert (config.rule, config.traces, config.steps, config.horizon) == ("fixed", 512, 15, 30)
-    assert config.cost_threshold == pytest.approx(0.997**30 * 10)
+    assert config.cost_threshold(SafetyConfig()) == pytest.approx(0.997**30 * 10)
     problem = coin_problem(0.0, config, critics=lambda _state: jnp.zeros(2))
     decision = run(problem, jnp.array([[1.0, 0.0]]), labels_now=jnp.array([[True, True]]))
     # Neither the current state nor the proposed action is looked at.
@@ -318,9 +328,6 @@ def test_pytree_actions_and_integer_actions():
         ({"rolled": 31}, "between 1 and the horizon"),
         ({"approximation_error": 0.2}, "must not exceed"),
         ({"traces": 100}, "multiple"),
-        ({"discount": 0.0}, "discount"),
-        ({"discount": 1.0}, "discount"),
-        ({"cost": np.inf}, "cost"),
         ({"label_threshold": np.nan}, "label_threshold"),
         ({"label_threshold": (0.5, 2.0)}, "label_threshold"),
         ({"threshold_exponent": -1000.0}, "threshold_exponent"),
@@ -340,6 +347,12 @@ def test_pytree_actions_and_integer_actions():
 def test_impossible_settings_are_refused(change, says):
     with pytest.raises(UserError, match=says):
         ShieldConfig(**change)
+
+
+@pytest.mark.parametrize("change", [{"discount": 0.0}, {"discount": 1.0}, {"cost": 0.0}, {"cost": np.inf}])
+def test_costs_that_mean_nothing_are_refused(change):
+    with pytest.raises(UserError, match=next(iter(change))):
+        SafetyConfig(**change)
 
 
 @pytest.mark.parametrize(

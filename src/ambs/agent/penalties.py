@@ -59,8 +59,8 @@ class Penalty(NamedTuple):
     step: Callable[[Multiplier, Float[Array, ""]], Multiplier]
 
 
-def penalty(config: AgentConfig, horizon: int, cost: float) -> Penalty:
-    """The penalty of these settings; horizon T and cost C are the shield's."""
+def penalty(config: AgentConfig, horizon: int, cost: float, discount: float) -> Penalty:
+    """The penalty of these settings; T is the shield's, C and γ are everybody's."""
     alpha = config.penalty_weight
     match config.penalty:
         case "none":
@@ -70,7 +70,7 @@ def penalty(config: AgentConfig, horizon: int, cost: float) -> Penalty:
         case "plpg":
             return plpg(alpha, cost, stop_gradient=config.plpg_stop_gradient)
         case "copt":
-            return copt(alpha, config.kappa * cost, config.discount, horizon, cost)
+            return copt(alpha, config.kappa * cost, discount, horizon, cost)
         case "lag":
             return lagrangian(
                 config.lag_start, config.lag_mu, config.lag_sigma, config.lag_limit, per_state=config.lag_rule == "max"

@@ -171,7 +171,7 @@ class Recorder:
             "steps": steps,
             "together": episode["envs"],
             "shield": agent.shielded,
-            "settings": agent.config.shield.__dict__,
+            "settings": agent.config.shield.__dict__ | agent.config.safety.__dict__,
             "caveat": agent.config.shield.caveat,
             "reasons": {reason.name.lower(): int(reason) for reason in Reason},
             "trace_atoms": list(agent.player.model.trace_formula()[1].names),

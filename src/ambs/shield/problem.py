@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from ambs.errors import UserError
-from ambs.shield.config import ShieldConfig
+from ambs.shield.config import SafetyConfig, ShieldConfig
 from ambs.spec.formula import Atoms, Formula
 
 Policy = Callable[[Key[Array, ""], Any], Any]
@@ -55,6 +55,8 @@ class ShieldProblem:
     """Number of the level in force (`ShieldConfig.levels`), in place of the settings' Δ; it may change from call to call."""
     leave: Policy | None = None
     """What acts where the state violates Ψ already, in place of the backup policy."""
+    safety: SafetyConfig = field(default_factory=SafetyConfig)
+    """C and γ, by which costs are judged where `config` says so; they must be those that the critics were learned with."""
 
     def __post_init__(self) -> None:
         known = [leaf for leaf in jax.tree.leaves(self.fallback) if not isinstance(leaf, jax.core.Tracer)]

@@ -114,7 +114,7 @@ def imagined(options: argparse.Namespace) -> tuple:
 
     config = resolve(size=options.model)
     atoms, psi = Atoms(("hazard", "vase")), parse_formula("!hazard & !vase")
-    spec = WorldSpec(ObservationSpec(image=64), 2, atoms, psi, config.training.action_repeat, config.shield.cost)
+    spec = WorldSpec(ObservationSpec(image=64), 2, atoms, psi, config.training.action_repeat, config.safety.cost)
     fresh = jax.jit(lambda key: init(spec, config, discrete=False, key=key))(jax.random.key(0))
     rare = eqx.tree_at(lambda model: model.heads.labels.out.bias, fresh.model, replace_fn=lambda bias: bias - 8.0)
     model, actors = cast(rare, compute_dtype()), cast(fresh.behaviour.actors, compute_dtype())

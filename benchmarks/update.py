@@ -102,7 +102,7 @@ def world(options: argparse.Namespace, config: Any) -> Any:
     vector = 0 if options.obs == "vision" else options.vector
     seen = ObservationSpec(image=0 if options.obs == "vector" else 64, vector=vector)
     psi, repeat = parse_formula("!hazard & !vase"), config.training.action_repeat
-    return WorldSpec(seen, 2, Atoms(("hazard", "vase")), psi, repeat, config.shield.cost)
+    return WorldSpec(seen, 2, Atoms(("hazard", "vase")), psi, repeat, config.safety.cost)
 
 
 def made_up(spec: Any, lead: tuple[int, ...]) -> Any:

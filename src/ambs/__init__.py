@@ -12,11 +12,13 @@ _PUBLIC = {
     "Agent": "ambs.acting.agent",
     "AgentConfig": "ambs.config",
     "Atoms": "ambs.spec",
+    "CalibrationConfig": "ambs.config",
     "Config": "ambs.config",
     "Decision": "ambs.shield",
     "ModelConfig": "ambs.config",
     "ShieldProblem": "ambs.shield",
     "Reason": "ambs.shield",
+    "SafetyConfig": "ambs.shield",
     "ShieldConfig": "ambs.shield",
     "Shielded": "ambs.shield",
     "TrainingConfig": "ambs.config",
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from ambs.acting.agent import Agent as Agent
     from ambs.acting.agent import load as load
     from ambs.config import AgentConfig as AgentConfig
+    from ambs.config import CalibrationConfig as CalibrationConfig
     from ambs.config import Config as Config
     from ambs.config import ModelConfig as ModelConfig
     from ambs.config import TrainingConfig as TrainingConfig
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from ambs.errors import UserError as UserError
     from ambs.shield import Decision as Decision
     from ambs.shield import Reason as Reason
+    from ambs.shield import SafetyConfig as SafetyConfig
     from ambs.shield import ShieldConfig as ShieldConfig
     from ambs.shield import Shielded as Shielded
     from ambs.shield import ShieldProblem as ShieldProblem

@@ -20,7 +20,7 @@ from ambs.agent.returns import Normaliser
 from ambs.config import AgentConfig, Config, ModelConfig
 from ambs.nn import distributions
 from ambs.nn.distributions import value_two_hot
-from ambs.shield import ShieldConfig
+from ambs.shield import SafetyConfig, ShieldConfig
 from ambs.world_model import rssm
 from ambs.world_model.model import WorldModel
 from tests.tiny import (
@@ -258,12 +258,12 @@ def coded(world: World, behaviour: training.Behaviour, slow: Critics, patch: Any
     losses = {}
     for grad, method in VARIANTS:
         agent = AgentConfig(
-            actor_grad=grad, imagination=STEPS, discount=GAMMA, lam=LAM, entropy=ENTROPY, norm_limit=LIMIT,
+            actor_grad=grad, imagination=STEPS, lam=LAM, entropy=ENTROPY, norm_limit=LIMIT,
             backup_norm_limit=BACKUP_LIMIT, unsafe_weight=LEAVING, norm_decay=DECAY, ema_regulariser=REGULARISER,
             **METHODS[method],
         )  # fmt: skip
         config = Config(
-            ModelConfig(size="xxs"), agent, ShieldConfig(horizon=HORIZON),
+            ModelConfig(size="xxs"), agent, ShieldConfig(horizon=HORIZON), safety=SafetyConfig(discount=GAMMA),
             method=method_with(agent.penalty),
         )  # fmt: skip
         multiplier = Multiplier(jnp.asarray(LAG_LAM), jnp.asarray(LAG_MU))

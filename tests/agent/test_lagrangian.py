@@ -27,7 +27,7 @@ def speed(action):
 
 def learn(config: AgentConfig) -> tuple[np.ndarray, np.ndarray]:
     """REINFORCE with Adam, sampled actions and exact values; returns the exact cost and reward returns after each update."""
-    rule, tx = penalty(config, 30, 1.0), optax.adam(RATE, eps=config.adam_eps)
+    rule, tx = penalty(config, 30, 1.0, 0.997), optax.adam(RATE, eps=config.adam_eps)
 
     def step(carry, index):
         outputs, opt, multiplier = carry

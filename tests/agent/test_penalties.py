@@ -65,7 +65,7 @@ def test_plpg_by_hand():
 )
 def test_what_the_weights_send_back(settings, expected):
     """Weights are numbers to the policy; only PLPG can be had as the paper's code has it, without the stop-gradient."""
-    rule = penalty(AgentConfig(**settings), 30, 10.0)
+    rule = penalty(AgentConfig(**settings), 30, 10.0, 0.997)
     seen = imagined([1.0, 0.5], [1.0, 1.5, 1.2], end=3.0, cost_return=[2.0, 3.0])
     gradient = jax.grad(lambda seen: sum(weight.sum() for weight in rule.apply(seen, rule.init())[:2]))(seen)
     assert {name for name, part in gradient._asdict().items() if part.any()} == expected
@@ -126,7 +126,7 @@ def test_the_weight_is_the_objectives_derivative(gap):
 @pytest.mark.parametrize(("settings", "mu"), [({}, 1.0), ({"lag_sigma": 1e-6}, 5e-9 * math.exp(0.25))])
 def test_the_printed_growth_rate_leaves_mu_inert(settings, mu):
     """A run's 250 000 updates bring μ from 5e-9 to its limit with our σ; with the printed 1e-6 it hardly grows."""
-    rule = penalty(AgentConfig(penalty="lag", **settings), 30, 1.0)
+    rule = penalty(AgentConfig(penalty="lag", **settings), 30, 1.0, 0.997)
     run = jax.jit(lambda: jax.lax.fori_loop(0, 250_000, lambda _, state: rule.step(state, jnp.ones(())), rule.init()))
     assert float(run().mu) == pytest.approx(mu, rel=0.05)
 
@@ -134,7 +134,7 @@ def test_the_printed_growth_rate_leaves_mu_inert(settings, mu):
 @pytest.mark.parametrize("name", PENALTIES)
 def test_contract(name):
     """One signature: shapes, finite weights, reward weights in [0, 1], cost weights ≥ 0."""
-    rule = penalty(AgentConfig(penalty=name), 30, 10.0)
+    rule = penalty(AgentConfig(penalty=name), 30, 10.0, 0.997)
     rng = np.random.default_rng(0)
     seen = Imagined(
         *(jnp.asarray(rng.uniform(0, 10, shape), jnp.float32) for shape in ((15, 8), (15, 8), (16, 8), (8,)))

@@ -16,7 +16,7 @@ from ambs.agent.update import Learned, Starts, improve, init
 from ambs.config import AgentConfig, Config, ModelConfig, Size
 from ambs.envs.worlds.grid import ATOMS, Grid
 from ambs.nn.distributions import UNIMIX
-from ambs.shield import ShieldConfig
+from ambs.shield import SafetyConfig
 from ambs.spec import parse_formula
 from ambs.streams import at, stream
 from ambs.world_model.model import WorldModel, WorldSpec
@@ -46,8 +46,8 @@ class Small(ModelConfig):
 # Fast, yet with entropy enough that no cell settles on an action before its alternatives have been tried.
 CONFIG = Config(
     Small(),
-    AgentConfig(penalty="penl", learning_rate=3e-3, entropy=2e-2, imagination=8, lam=0.8, discount=DISCOUNT),
-    ShieldConfig(discount=DISCOUNT),
+    AgentConfig(penalty="penl", learning_rate=3e-3, entropy=2e-2, imagination=8, lam=0.8),
+    safety=SafetyConfig(discount=DISCOUNT),
     method="penl",
 )
 SPEC = WorldSpec(ObservationSpec(vector=CELLS), 5, ATOMS, parse_formula("!hazard", ATOMS), cost=COST)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from ambs.agent.penalties import PENALTIES
-from ambs.config import METHODS, PRESETS, Config
+from ambs.cli.train import parse_train
+from ambs.config import METHODS, PRESETS, Config, SafetyConfig
+from ambs.config.presets import quickstart
 from ambs.config.resolve import changed, from_dict, resolve, to_dict
 from ambs.errors import UserError
 
@@ -44,6 +46,11 @@ def test_every_combination_survives_json(preset, semantics, method):
             "semantics is asked to be corrected, but .* semantics paper",
         ),
         ({}, {"shield": {"semantics": "paper"}}, "semantics is corrected, but shield.semantics is 'paper'"),
+        (
+            {},
+            {"safety": {"cost": 1.0}, "shield": {"cost": 2.0}},
+            "safety.cost is 1.0, but shield.cost, its earlier name, is 2.0",
+        ),
         ({}, {"method": "lag", "shielded": True}, "method lag .* shield off, but shielded is true: say --shield on"),
         ({"shield": "off"}, {"shielded": True}, "method copt .* shield off, but shielded is true"),
         ({}, {"shielded": False}, "method copt .* shield on, but shielded is false: say --shield off"),
@@ -69,13 +76,20 @@ def test_settings_of_another_method_than_they_say_cannot_be_made():
 
 
 def test_results_of_earlier_versions_load():
-    """Their settings name the semantics twice, which today's do not; nothing else of what they say is lost."""
+    """C, γ and the calibration had other homes, and semantics were named twice; nothing of what they say is lost."""
     files = sorted((ROOT / "results").rglob("config.json"))
     assert files
     for file in files:
         record = json.loads(file.read_text())
         config = record["config"]
-        config["shield"].pop("semantics", None)
+        shield, agent, training = (config[name] for name in ("shield", "agent", "training"))
+        shield.pop("semantics", None)
+        if "safety" not in config:
+            shield.pop("discount")
+            config["safety"] = {"cost": shield.pop("cost"), "discount": agent.pop("discount")}
+            names = {"calibrate_every": "every", "calibration_windows": "windows", "calibration_context": "context"}
+            names |= {"false_flags": "false_flags", "false_alarms": "false_alarms"}
+            config["calibration"] = {new: training.pop(old) for old, new in names.items() if old in training}
         loaded = to_dict(from_dict(json.loads(file.read_text())["config"]))
         for name, value in config.items():
             mine = loaded[name] if isinstance(value, dict) else {name: loaded[name]}
@@ -98,7 +112,7 @@ def test_the_registry_is_what_the_documentation_shows():
 def test_the_papers_semantics_follow_its_code():
     config = resolve("paper-scale", semantics="paper", method="plpg")
     assert resolve("default", semantics="paper").model.label_scale == config.model.label_scale == 1.0
-    assert config.agent.backup_norm_limit * config.shield.cost == config.agent.norm_limit == 1.0
+    assert config.agent.backup_norm_limit * config.safety.cost == config.agent.norm_limit == 1.0
     assert (config.training.batch, config.training.length) == (16, 64)
     assert (config.model.cost_head, config.agent.actor_grad, config.training.time_limit) == (
         "two_hot",
@@ -127,7 +141,7 @@ def test_a_quarter_million_updates_for_a_million_frames():
 
 
 def test_the_lagrangian_counts_violations():
-    assert resolve("default", method="lag").shield.cost == 1.0
+    assert resolve("default", method="lag").safety.cost == 1.0
 
 
 def test_a_property_sets_level_horizon_and_formula():
@@ -148,9 +162,9 @@ def test_other_properties_are_refused(text):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"agent": {"discont": 0.9}}, "unknown setting 'agent.discont'; did you mean 'discount'"),
+        ({"safety": {"discont": 0.9}}, "unknown setting 'safety.discont'; did you mean 'discount'"),
         ({"agent": 3}, "agent must be a group"),
-        ({"agent": {"discount": "high"}}, "agent.discount must be a number, got 'high'"),
+        ({"safety": {"discount": "high"}}, "safety.discount must be a number, got 'high'"),
         ({"training": {"envs": True}}, "training.envs must be a whole number"),
         ({"training": {"envs": 0}}, "envs must be at least 1"),
         ({"method": "ppo"}, "method must be one of dreamer, lag"),
@@ -174,6 +188,21 @@ def test_a_run_from_before_a_setting_goes_on_as_it_began():
     stored = to_dict(resolve("default"))
     del stored["agent"]["backup_norm_limit"], stored["shield"]["leave"]
     found = from_dict(stored)
-    assert found.agent.backup_norm_limit * found.shield.cost == pytest.approx(found.agent.norm_limit)
+    assert found.agent.backup_norm_limit * found.safety.cost == pytest.approx(found.agent.norm_limit)
     assert found.shield.leave == "sample"
     assert from_dict(to_dict(resolve("default"))) == resolve("default")
+
+
+def test_earlier_names_are_taken_as_todays():
+    """In a file and on the command line; of two discounts the agent's counts, with which its critics learned."""
+    earlier = {"agent": {"discount": 0.9}, "shield": {"discount": 0.8, "cost": 2.0, "horizon": 6}}
+    earlier |= {"training": {"calibrate_every": 7, "calibration_windows": 8, "calibration_context": 9, "frames": 5000}}
+    flags = ["--shield.cost=2", "--agent.discount", ".9", "--training.calibrate_every", "7"]
+    flags += ["--training.calibration-windows=8", "--training.calibration-context", "9"]
+    flags += ["--shield.horizon", "6", "--frames", "5000"]
+    for found in (resolve("quickstart", changes=earlier), parse_train(["--preset", "quickstart", *flags]).settings):
+        assert found.safety == SafetyConfig(cost=2.0, discount=0.9)
+        assert found.calibration == replace(quickstart().calibration, every=7, windows=8, context=9)
+        assert (found.shield.horizon, found.training.frames) == (6, 5000)
+    assert parse_train(["--gamma", ".5"]).settings.safety.discount == 0.5
+    assert resolve(changes={"shield": {"discount": 0.8}}).safety.discount == 0.8

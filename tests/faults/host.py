@@ -41,9 +41,9 @@ SETTINGS: dict[str, Any] = {
     "shield": {"horizon": 4, "rolled": 3, "critics": "max", "traces": 40, "chunk": 20},
     "training": {
         "frames": FRAMES, "envs": 8, "action_repeat": 1, "prefill": 200, "batch": 2, "length": 6, "train_ratio": 0.6,
-        "updates_per_call": 2, "log_every": INTERVAL, "checkpoint_every": INTERVAL, "calibrate_every": 40,
-        "calibration_windows": 16, "capacity": 4000,
+        "updates_per_call": 2, "log_every": INTERVAL, "checkpoint_every": INTERVAL, "capacity": 4000,
     },
+    "calibration": {"every": 40, "windows": 16},
 }  # fmt: skip
 COMMON = ("frames", "length", "return", "violations", "overrides", "ended")
 

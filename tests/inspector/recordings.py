@@ -7,20 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from ambs.shield.config import ShieldConfig
+from ambs.shield.config import SafetyConfig, ShieldConfig
 from ambs.shield.rules import Reason, replay, rule
 
 SETTINGS = {
     "sequential": ShieldConfig(safety_level=0.3, approximation_error=0.1, horizon=5, chunk=20, traces=100),
     "fixed": ShieldConfig(safety_level=0.2, approximation_error=0.15, horizon=4, traces=60, rule="fixed"),
     "critics": ShieldConfig(
-        safety_level=0.25, approximation_error=0.1, horizon=9, rolled=4, critics="max", chunk=20, traces=100, discount=0.95
+        safety_level=0.25, approximation_error=0.1, horizon=9, rolled=4, critics="max", chunk=20, traces=100
     ),
     "paper": ShieldConfig(
         safety_level=0.2, approximation_error=0.1, horizon=8, rolled=4, critics="min", labels="mean", rule="fixed",
-        traces=60, threshold_exponent=0.0, discount=0.9, check_initial=False,
+        traces=60, threshold_exponent=0.0, check_initial=False,
     ),
 }  # fmt: skip
+SAFETY = SafetyConfig(discount=0.9)
+"""Of all recordings."""
 
 
 def traces(config: ShieldConfig, steps: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -31,12 +33,12 @@ def traces(config: ShieldConfig, steps: int, rng: np.random.Generator) -> dict[s
     first = np.where(broken, rng.integers(1, config.steps + 1, shape), 0)
     cost, critic = np.zeros((2, *shape), np.float32)
     if config.judged_by_cost:
-        critic = (config.cost * config.discount**config.steps * rng.uniform(size=shape) ** 2).astype(np.float32)
+        critic = (SAFETY.cost * SAFETY.discount**config.steps * rng.uniform(size=shape) ** 2).astype(np.float32)
         own = (
-            config.cost * config.discount ** (first - 1.0) if config.labels != "mean" else 4.0 * rng.uniform(size=shape)
+            SAFETY.cost * SAFETY.discount ** (first - 1.0) if config.labels != "mean" else 4.0 * rng.uniform(size=shape)
         )
         cost = (np.where(first > 0, own, 0) + critic).astype(np.float32)
-        over = cost > np.float32(config.cost_threshold)
+        over = cost > np.float32(config.cost_threshold(SAFETY))
         first = np.where(over & (first == 0), config.steps + 1, np.where(over | (config.labels != "mean"), first, 0))
     atom = np.where(first > config.steps, -2, np.where(first > 0, 0, -1))
     return {"first_violation": first, "atom": atom, "cost": cost, "critic": critic}
@@ -96,7 +98,8 @@ def make_recording(
         np.savez_compressed(file, **arrays)
     told = {
         "format": 2, "env": "ambs/PointWorld-v0", "method": "copt", "policy": "task", "steps": steps, "shield": True, "frames": 2,
-        "settings": dataclasses.asdict(config), "caveat": config.caveat, "psi": f"!{atom}", "atoms": [atom, "outside"],
+        "settings": dataclasses.asdict(config) | dataclasses.asdict(SAFETY), "caveat": config.caveat, "psi": f"!{atom}",
+        "atoms": [atom, "outside"],
         "trace_atoms": [atom, "outside"], "thresholds": [0.5, 0.5], "kinds": ["goal", "hazard", "vase", "wall"],
         "reasons": {one.name.lower(): int(one) for one in Reason}, "action_names": ["push along x", "push along y"],
         "square": False, "together": 3, "discrete": False, "left_out": {"futures": 0, "twins": 2, "truth": 0},

@@ -15,7 +15,7 @@ from ambs.inspector.recording import read
 from ambs.inspector.write import look_through, pages
 from ambs.shield.config import ShieldConfig
 from ambs.shield.rules import Reason, replay, rule
-from tests.inspector.recordings import SETTINGS, changed, make_recording
+from tests.inspector.recordings import SAFETY, SETTINGS, changed, make_recording
 
 pytestmark = pytest.mark.process
 
@@ -101,7 +101,7 @@ def expected(recording, config, level, epsilon, horizon):
         if horizon > config.steps if config.critics is None else horizon < config.steps:
             return None
         if config.judged_by_cost:
-            over = stored["cost"] > np.float32(wanted.cost_threshold)
+            over = stored["cost"] > np.float32(wanted.cost_threshold(SAFETY))
             seen = violating & (stored["first_violation"] <= config.steps)
             violating = over if config.labels == "mean" else seen | over
         else:

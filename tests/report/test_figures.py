@@ -179,7 +179,7 @@ def test_needed_alpha(tmp_path):
 
 def test_the_level_in_force_is_told_with_its_reason(tmp_path):
     """Of seeds the range; of a run that was never calibrated, that has no shield, or is from before, what is true of it."""
-    settings = {"shield": {"safety_level": 0.1}, "training": {"frames": 20_000, "false_alarms": 0.05}}
+    settings = {"shield": {"safety_level": 0.1}, "training": {"frames": 20_000}, "calibration": {"false_alarms": 0.05}}
     for seed, level in enumerate((0.25, 0.45)):
         make_run(tmp_path, seed=seed, level=level, config=settings)
     make_run(tmp_path, method="penl", level=0.1, config=settings)

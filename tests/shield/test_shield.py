@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ambs.errors import UserError
-from ambs.shield import Reason, ShieldConfig, ShieldProblem, paper_semantics, shield, shield_with_deadline
+from ambs.shield import Reason, SafetyConfig, ShieldConfig, ShieldProblem, paper_semantics, shield, shield_with_deadline
 from ambs.shield.rules import accepted_risks
 from ambs.shield.traces import rollout
 from ambs.spec import parse_formula
@@ -125,7 +125,7 @@ def test_levels_that_calibration_may_put_in_force():
 def test_paper_semantics():
     config = paper_semantics()
     assert (config.rule, config.traces, config.steps, config.horizon) == ("fixed", 512, 15, 30)
-    assert config.cost_threshold == pytest.approx(0.997**30 * 10)
+    assert config.cost_threshold(SafetyConfig()) == pytest.approx(0.997**30 * 10)
     problem = coin_problem(0.0, config, critics=lambda _state: jnp.zeros(2))
     decision = run(problem, jnp.array([[1.0, 0.0]]), labels_now=jnp.array([[True, True]]))
     # Neither the current state nor the proposed action is looked at.
@@ -219,9 +219,6 @@ def test_pytree_actions_and_integer_actions():
         ({"rolled": 31}, "between 1 and the horizon"),
         ({"approximation_error": 0.2}, "must not exceed"),
         ({"traces": 100}, "multiple"),
-        ({"discount": 0.0}, "discount"),
-        ({"discount": 1.0}, "discount"),
-        ({"cost": np.inf}, "cost"),
         ({"label_threshold": np.nan}, "label_threshold"),
         ({"label_threshold": (0.5, 2.0)}, "label_threshold"),
         ({"threshold_exponent": -1000.0}, "threshold_exponent"),
@@ -241,6 +238,12 @@ def test_pytree_actions_and_integer_actions():
 def test_impossible_settings_are_refused(change, says):
     with pytest.raises(UserError, match=says):
         ShieldConfig(**change)
+
+
+@pytest.mark.parametrize("change", [{"discount": 0.0}, {"discount": 1.0}, {"cost": 0.0}, {"cost": np.inf}])
+def test_costs_that_mean_nothing_are_refused(change):
+    with pytest.raises(UserError, match=next(iter(change))):
+        SafetyConfig(**change)
 
 
 @pytest.mark.parametrize(

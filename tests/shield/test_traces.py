@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.shield import ShieldConfig, Trace
+from ambs.shield import SafetyConfig, ShieldConfig, Trace
 from ambs.shield.traces import judge
 from ambs.spec import parse_formula
 from ambs.spec.risk import step_risk
@@ -66,8 +66,9 @@ def test_a_step_of_several_frames_is_drawn_once():
         )(jax.random.split(at(KEY, number), 10_000))
         assert np.mean(np.asarray(drawn) == 1) == pytest.approx(risk, abs=0.015)
         assert (np.asarray(blamed)[np.asarray(drawn) == 1] >= 0).all()
-        mean = ShieldConfig(horizon=1, labels="mean", cost=10.0)
-        assert float(judge(KEY, trace, coin_problem(0.0, mean, psi=psi)).cost) == pytest.approx(10 * risk, rel=1e-5)
+        mean = ShieldConfig(horizon=1, labels="mean")
+        costly = coin_problem(0.0, mean, psi=psi, safety=SafetyConfig(cost=7.0))
+        assert float(judge(KEY, trace, costly).cost) == pytest.approx(7 * risk, rel=1e-5)
         assert float(step_risk(psi, ATOMS, labels)[0]) == pytest.approx(risk, rel=1e-5)
 
 

@@ -20,7 +20,7 @@ CONFIG = resolve("quickstart", changes={"env": "ambs/Grid-v0", "psi": "!hazard"}
 def make(root, config=CONFIG, **interface):
     """A run folder with one checkpoint, in which nothing was trained; its bytes on disk are all that is asked about here."""
     folder = RunFolder.create(root, env="Grid", method="copt", seed=config.seed, config=to_dict(config), command=[])
-    there = {"psi": "!hazard", "frames": config.training.action_repeat, "cost": config.shield.cost} | interface
+    there = {"psi": "!hazard", "frames": config.training.action_repeat, "cost": config.safety.cost} | interface
     checkpoint.save(folder.checkpoints, 10, {}, {SETTINGS: bind(folder), "interface": there})
     folder.close()
     return folder.path

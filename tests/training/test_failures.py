@@ -50,7 +50,7 @@ class Dummy(Trainer):
 
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
-    fitting = {"frames": CONFIG.training.action_repeat, "cost": CONFIG.shield.cost}
+    fitting = {"frames": CONFIG.training.action_repeat, "cost": CONFIG.safety.cost}
     monkeypatch.setattr(checkpoints, "capture", lambda trainer: ({}, {"interface": fitting}, {}))
 
     def make(**options):

@@ -36,9 +36,9 @@ CONFIG = resolve(
         "shield": {"horizon": 4},
         "training": {
             "frames": 1600, "envs": 4, "action_repeat": 1, "prefill": 400, "batch": 4, "length": 8, "train_ratio": 4.0,
-            "updates_per_call": 2, "log_every": 200, "checkpoint_every": 500, "calibrate_every": 40,
-            "calibration_windows": 256, "capacity": 1200,
+            "updates_per_call": 2, "log_every": 200, "checkpoint_every": 500, "capacity": 1200,
         },
+        "calibration": {"every": 40, "windows": 256},
     },
 )  # fmt: skip
 

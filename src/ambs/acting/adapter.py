@@ -181,7 +181,7 @@ def interface(envs: LabelledVectorEnv, config: Config, *, learning: bool = True)
         atoms=envs.atoms,
         psi=envs.psi,
         frames=config.training.action_repeat,
-        cost=config.shield.cost,
+        cost=config.safety.cost,
         fallback=_fallback(
             getattr(envs, "fallback_action", None), isinstance(space, spaces.Discrete), actions, low, high
         ),

@@ -59,9 +59,9 @@ class Penalty(NamedTuple):
     step: Callable[[Multiplier, Float[Array, ""]], Multiplier]
 
 
-def penalty(config: AgentConfig, horizon: int, cost: float) -> Penalty:
-    """The penalty of these settings; horizon T and cost C are the shield's."""
-    return PENALTIES[one_of("penalty", config.penalty, PENALTIES)](config, horizon, cost)
+def penalty(config: AgentConfig, horizon: int, cost: float, discount: float) -> Penalty:
+    """The penalty of these settings; T is the shield's, C and γ are everybody's."""
+    return PENALTIES[one_of("penalty", config.penalty, PENALTIES)](config, horizon, cost, discount)
 
 
 def none() -> Penalty:
@@ -147,15 +147,17 @@ def _stateless(weights: Callable[[Imagined], tuple[Array, Array]]) -> Penalty:
     return Penalty(lambda: Multiplier(jnp.zeros(()), jnp.zeros(())), apply, lambda state, _mean: state)
 
 
-PENALTIES: dict[str, Callable[[AgentConfig, int, float], Penalty]] = {
-    "none": lambda _config, _horizon, _cost: none(),
-    "lag": lambda config, _horizon, _cost: lagrangian(
+PENALTIES: dict[str, Callable[[AgentConfig, int, float, float], Penalty]] = {
+    "none": lambda _config, _horizon, _cost, _discount: none(),
+    "lag": lambda config, _horizon, _cost, _discount: lagrangian(
         config.lag_start, config.lag_mu, config.lag_sigma, config.lag_limit, per_state=config.lag_rule == "max"
     ),
-    "penl": lambda config, _horizon, _cost: penl(config.penalty_weight),
-    "plpg": lambda config, _horizon, cost: plpg(config.penalty_weight, cost, stop_gradient=config.plpg_stop_gradient),
-    "copt": lambda config, horizon, cost: copt(
-        config.penalty_weight, config.kappa * cost, config.discount, horizon, cost
+    "penl": lambda config, _horizon, _cost, _discount: penl(config.penalty_weight),
+    "plpg": lambda config, _horizon, cost, _discount: plpg(
+        config.penalty_weight, cost, stop_gradient=config.plpg_stop_gradient
+    ),
+    "copt": lambda config, horizon, cost, discount: copt(
+        config.penalty_weight, config.kappa * cost, discount, horizon, cost
     ),
 }
-"""By name: the penalty of an agent's settings, the horizon T and the cost C; the names are those of `ambs.config.METHODS`."""
+"""By name: the penalty of an agent's settings, the horizon T, the cost C and γ; the names are those of `ambs.config.METHODS`."""

@@ -177,7 +177,7 @@ def _behaviour_loss(
     config: Config,
     key: Key[Array, ""],
 ) -> tuple[Float[Array, ""], Any]:
-    agent = config.agent
+    agent, gamma = config.agent, config.safety.discount
     players = jax.tree.map(sg, behaviour.actors) if agent.actor_grad == "reinforce" else behaviour.actors
     with jax.named_scope("imagine"):
         task, backup = imagine(model, players, starts.latent, agent.imagination, key)
@@ -191,11 +191,11 @@ def _behaviour_loss(
     backup_values = values(frozen.only("backup"), backup)[..., 0]
     slow_task = sg(values(slow.only(*ON_TASK), task))
     slow_backup = sg(values(slow.only("backup"), backup))
-    discount = agent.discount * task.proceed[1:]
+    discount = gamma * task.proceed[1:]
 
     returns = lambda_returns(task.reward[1:], discount, task_values[1:, :, TASK], agent.lam)
     cost_returns = lambda_returns(task.cost[1:], discount, task_values[1:, :, PENALTY], agent.lam)
-    backup_returns = lambda_returns(backup.cost[1:], agent.discount * backup.proceed[1:], backup_values[1:], agent.lam)
+    backup_returns = lambda_returns(backup.cost[1:], gamma * backup.proceed[1:], backup_values[1:], agent.lam)
     safety_returns = _safety_returns(task, slow_task[..., SAFETY], config, model.spec.cost)
 
     normalisers = _normalise(state.normalisers, (returns, cost_returns, backup_returns), agent.norm_decay)
@@ -209,8 +209,8 @@ def _behaviour_loss(
     task_gain = weights.reward * reward_advantage - weights.cost * cost_advantage
     backup_gain = _backup_gain(backup_returns, sg(backup_values[:-1]), scale[2])
 
-    task_weight = _reach(task.proceed, starts.goes_on, agent.discount)
-    backup_weight = _reach(backup.proceed, starts.goes_on, agent.discount)
+    task_weight = _reach(task.proceed, starts.goes_on, gamma)
+    backup_weight = _reach(backup.proceed, starts.goes_on, gamma)
     leaving = jnp.where(starts.unsafe, agent.unsafe_weight, 1.0)[None]
     task_loss, task_entropy = _actor_loss(behaviour.actors.task, task, task_gain, task_weight, config)
     backup_loss, backup_entropy = _actor_loss(
@@ -273,12 +273,11 @@ def _safety_returns(
 
     Each twin follows its own slow copy; with `min`, the paper's choice, both follow the smaller one.
     """
-    agent = config.agent
     if config.shield.critics == "min":
         slow = jnp.broadcast_to(slow.min(axis=-1, keepdims=True), slow.shape)
-    discount = agent.discount * task.proceed[1:] * (1 - task.violated[1:])
+    discount = config.safety.discount * task.proceed[1:] * (1 - task.violated[1:])
     one = jax.vmap(
-        lambda value: lambda_returns(task.cost[1:], discount, jnp.clip(value, 0, cost), agent.lam),
+        lambda value: lambda_returns(task.cost[1:], discount, jnp.clip(value, 0, cost), config.agent.lam),
         in_axes=-1,
         out_axes=-1,
     )
@@ -329,7 +328,7 @@ def _critic_loss(
 
 
 def _penalty(spec: WorldSpec, config: Config) -> Penalty:
-    return penalty(config.agent, config.shield.horizon, spec.cost)
+    return penalty(config.agent, config.shield.horizon, spec.cost, config.safety.discount)
 
 
 def optimisers(config: Config) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:

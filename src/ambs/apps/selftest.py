@@ -53,7 +53,7 @@ def self_test() -> Figures:
     config = resolve("quickstart", changes={"agent": {"imagination": 2}})
     spec = WorldSpec(
         ObservationSpec(vector=VECTOR), ACTIONS, Atoms(("hazard",)), parse_formula("!hazard"),
-        config.training.action_repeat, config.shield.cost,
+        config.training.action_repeat, config.safety.cost,
     )  # fmt: skip
     begun = time.perf_counter()
     learned = _made_up(jax.eval_shape(lambda key: init(spec, config, discrete=False, key=key), jax.random.key(0)))

@@ -59,8 +59,10 @@ def parse_train(args: list[str]) -> Train:
     """The `train` verb's settings; flags that change the defaults of others are read first."""
     from ambs.cli.settings import Train
     from ambs.config import PRESETS, Config
+    from ambs.config.migration import migrated_flags
     from ambs.config.resolve import resolve
 
+    args = migrated_flags(args)
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("--preset", "--semantics", "--method", "--spec", "--shield", "--config"):
         first.add_argument(name)

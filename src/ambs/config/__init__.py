@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ambs.config.methods import METHODS, Method, MethodName, PenaltyName
     from ambs.config.presets import PRESETS
-    from ambs.config.settings import LARGEST, SIZES, AgentConfig, Config, ModelConfig, Size, TrainingConfig
+    from ambs.config.settings import (
+        LARGEST,
+        SIZES,
+        AgentConfig,
+        CalibrationConfig,
+        Config,
+        ModelConfig,
+        SafetyConfig,
+        Size,
+        TrainingConfig,
+    )
 
 __all__ = [
     "LARGEST",
@@ -17,11 +27,13 @@ __all__ = [
     "PRESETS",
     "SIZES",
     "AgentConfig",
+    "CalibrationConfig",
     "Config",
     "Method",
     "MethodName",
     "ModelConfig",
     "PenaltyName",
+    "SafetyConfig",
     "Size",
     "TrainingConfig",
 ]

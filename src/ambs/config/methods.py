@@ -25,7 +25,7 @@ class Method:
 METHODS: dict[str, Method] = {
     "dreamer": Method("DreamerV3", "none", shielded=False),
     # The Lagrangian counts violations: C = 1, so that its limit d is a number of them.
-    "lag": Method("DreamerV3 + LAG", "lag", shielded=False, changes={"shield": {"cost": 1.0}}),
+    "lag": Method("DreamerV3 + LAG", "lag", shielded=False, changes={"safety": {"cost": 1.0}}),
     "ambs": Method("AMBS", "none", shielded=True),
     "penl": Method("AMBS + PENL", "penl", shielded=True),
     "plpg": Method("AMBS + PLPG", "plpg", shielded=True),

@@ -1,6 +1,14 @@
 """Named settings: sizes and amounts that fit a purpose."""
 
-from ambs.config.settings import AgentConfig, Config, ModelConfig, ShieldConfig, TrainingConfig
+from ambs.config.settings import (
+    AgentConfig,
+    CalibrationConfig,
+    Config,
+    ModelConfig,
+    SafetyConfig,
+    ShieldConfig,
+    TrainingConfig,
+)
 
 
 def quickstart() -> Config:
@@ -10,10 +18,8 @@ def quickstart() -> Config:
         obs="vector",
         method="copt",
         model=ModelConfig(size="xxs", learning_rate=2e-3, standardise=False, vector_scale=100.0, label_scale=10.0),
-        agent=AgentConfig(alpha=1.0, learning_rate=5e-4, imagination=8, imagine_from=64, discount=0.95),
-        shield=ShieldConfig(
-            safety_level=0.3, approximation_error=0.1, horizon=3, chunk=50, traces=200, discount=0.95, cost=0.8
-        ),
+        agent=AgentConfig(alpha=1.0, learning_rate=5e-4, imagination=8, imagine_from=64),
+        shield=ShieldConfig(safety_level=0.3, approximation_error=0.1, horizon=3, chunk=50, traces=200),
         training=TrainingConfig(
             frames=80_000,
             action_repeat=4,
@@ -25,10 +31,9 @@ def quickstart() -> Config:
             capacity=100_000,
             log_every=2000,
             checkpoint_every=20_000,
-            calibrate_every=240,
-            calibration_windows=512,
-            false_flags=0.01,
         ),
+        safety=SafetyConfig(cost=0.8, discount=0.95),
+        calibration=CalibrationConfig(every=240, windows=512, false_flags=0.01),
     )
 
 
@@ -37,8 +42,9 @@ def default() -> Config:
     return Config(
         model=ModelConfig(size="xs", learning_rate=3e-4, label_scale=10.0),
         agent=AgentConfig(learning_rate=1e-4, lag_mu=5e-6, lag_sigma=0.0),
-        shield=ShieldConfig(cost=0.3),
-        training=TrainingConfig(envs=16, batch=8, length=64, train_ratio=64.0, mirror=True, calibration_context=32),
+        training=TrainingConfig(envs=16, batch=8, length=64, train_ratio=64.0, mirror=True),
+        safety=SafetyConfig(cost=0.3),
+        calibration=CalibrationConfig(context=32),
     )
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from ambs.config.checks import one_of
 from ambs.config.methods import METHODS
-from ambs.config.migration import completed, migrated
+from ambs.config.migration import MOVED, completed, migrated
 from ambs.config.presets import PRESETS
-from ambs.config.settings import Config
+from ambs.config.settings import Config, SafetyConfig
 from ambs.errors import UserError
 from ambs.shield.config import paper_semantics
 from ambs.spec.parser import parse_property
@@ -68,6 +68,10 @@ def _refuse_contradictions(config: Config, changes: Mapping[str, Any]) -> None:
     there = shield.get("semantics", config.semantics) if isinstance(shield, Mapping) else config.semantics
     if there != config.semantics:
         raise UserError(f"semantics is {config.semantics}, but shield.semantics is {_short(there)}")
+    for old, new in MOVED.items():
+        values = [value for value in (_value(changes, old), _value(changes, new)) if value is not None]
+        if len(values) == 2 and values[0] != values[1]:
+            raise UserError(f"{new} is {_short(values[1])}, but {old}, its earlier name, is {_short(values[0])}")
     wanted = changes.get("shielded", config.shielded)
     if isinstance(wanted, bool) and wanted != config.shielded:
         usual, other = ("on", "off") if config.shielded else ("off", "on")
@@ -77,10 +81,17 @@ def _refuse_contradictions(config: Config, changes: Mapping[str, Any]) -> None:
         )
 
 
+def _value(changes: Mapping[str, Any], name: str) -> Any:
+    """The setting of a dotted name, or None."""
+    group, last = name.split(".")
+    found = changes.get(group)
+    return found.get(last) if isinstance(found, Mapping) else None
+
+
 def with_paper_semantics(config: Config) -> Config:
     """What the authors' code did, at the sizes and amounts of `config`."""
     replace = dataclasses.replace
-    same = ("safety_level", "approximation_error", "horizon", "discount")
+    same = ("safety_level", "approximation_error", "horizon")
     keep = {name: getattr(config.shield, name) for name in same}
     batch = config.training.batch * config.training.length
     length = min(64, batch)
@@ -98,6 +109,7 @@ def with_paper_semantics(config: Config) -> Config:
             lag_mu=5e-9,
             lag_sigma=1e-6,
         ),
+        safety=replace(config.safety, cost=SafetyConfig().cost),
         shield=replace(paper_semantics(), rolled=-(-config.shield.horizon // 2), **keep),
         training=replace(
             config.training, time_limit="termination", batch=max(1, batch // length), length=length, mirror=False

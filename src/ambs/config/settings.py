@@ -9,7 +9,7 @@ import tyro
 from ambs.config.checks import LARGEST, above, all_finite, at_least, one_of, within
 from ambs.config.methods import METHODS, MethodName, PenaltyName
 from ambs.errors import UserError
-from ambs.shield.config import ShieldConfig
+from ambs.shield.config import SafetyConfig, ShieldConfig
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,6 @@ class AgentConfig:
     """H: steps imagined for learning."""
     imagine_from: int | None = None
     """States of a batch from which futures are imagined, drawn at random; None: from all."""
-    discount: Annotated[float, tyro.conf.arg(aliases=["--gamma"])] = 0.997
-    """γ."""
     lam: float = 0.95
     """λ of the returns."""
     entropy: float = 3e-4
@@ -148,7 +146,6 @@ class AgentConfig:
         above(self, 0, "kappa", "adam_eps", "clip", "norm_limit", "backup_norm_limit", "unsafe_weight")
         at_least(self, 0, "learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma")
         within(self, "[0, 1]", "lam", "ema_decay", "norm_decay")
-        within(self, "(0, 1)", "discount")
 
     @property
     def penalty_weight(self) -> float:
@@ -191,17 +188,6 @@ class TrainingConfig:
     """What a time limit is to the model: `truncation` keeps continue = 1, `termination` is what the paper's code did."""
     shield_from: int = 0
     """Frame from which a shield that is on begins to decide; never before the prefill is over."""
-    calibrate_every: int = 1000
-    """Updates between two settings of the level in force, or of label thresholds; 0: they stay as given."""
-    calibration_windows: int = 1024
-    """Held-out windows for that."""
-    calibration_context: int = 5
-    """Steps of such a window that the model watches before its labels are judged: as many as it takes to see what is around."""
-    false_flags: float = 0.0035
-    """Labels thresholded (`mode`): share of safe windows that may be flagged by the calibrated thresholds."""
-    false_alarms: float = 0.05
-    """Labels drawn (`sample`): share of held-out safe windows that may be flagged; where the model is too blurred to keep it at
-    the Δ that is asked for, the shield accepts more, up to the level that does."""
     log_every: int = 2000
     """Frames between two rows of metrics."""
     checkpoint_every: int = 100_000
@@ -221,12 +207,10 @@ class TrainingConfig:
         at_least(
             self, 1, "frames", "envs", "action_repeat", "batch", "length", "updates_per_call", "capacity", "log_every"
         )
-        at_least(self, 1, "keep", "calibration_windows", "calibration_context")
-        at_least(self, 0, "prefill", "shield_from", "calibrate_every", "checkpoint_every", "max_skipped", "max_faults")
-        at_least(self, 0, "early_frames")
+        at_least(self, 1, "keep")
+        at_least(self, 0, "prefill", "shield_from", "checkpoint_every", "max_skipped", "max_faults", "early_frames")
         all_finite(self)
         above(self, 0, "train_ratio", "env_timeout", "early_ratio")
-        within(self, "[0, 1]", "false_flags", "false_alarms")
         if self.capacity < self.envs * self.length:
             raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
 
@@ -238,6 +222,29 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
+class CalibrationConfig:
+    """How the shield's Δ in force, or its label thresholds, are set on worlds that are held out from learning."""
+
+    every: int = 1000
+    """Updates between two settings of the level in force, or of label thresholds; 0: they stay as given."""
+    windows: int = 1024
+    """Held-out windows for that."""
+    context: int = 5
+    """Steps of such a window that the model watches before its labels are judged: as many as it takes to see what is around."""
+    false_flags: float = 0.0035
+    """Labels thresholded (`mode`): share of safe windows that may be flagged by the calibrated thresholds."""
+    false_alarms: float = 0.05
+    """Labels drawn (`sample`): share of held-out safe windows that may be flagged; where the model is too blurred to keep it at
+    the Δ that is asked for, the shield accepts more, up to the level that does."""
+
+    def __post_init__(self) -> None:
+        all_finite(self)
+        at_least(self, 0, "every")
+        at_least(self, 1, "windows", "context")
+        within(self, "[0, 1]", "false_flags", "false_alarms")
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything that a run depends on."""
 
@@ -245,6 +252,8 @@ class Config:
     agent: AgentConfig = field(default_factory=AgentConfig)
     shield: ShieldConfig = field(default_factory=ShieldConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    safety: SafetyConfig = field(default_factory=SafetyConfig)
+    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
     env: str = "ambs/PointGoal1-v0"
     """Registered environment, short name, or `module:factory` of your own labelled one."""
     obs: Literal["vision", "vector", "both"] = "vision"
@@ -270,4 +279,15 @@ class Config:
             raise UserError(f"method {self.method} has the penalty {taught}, but agent.penalty is {self.agent.penalty}")
 
 
-__all__ = ["LARGEST", "SIZES", "AgentConfig", "Config", "ModelConfig", "ShieldConfig", "Size", "TrainingConfig"]
+__all__ = [
+    "LARGEST",
+    "SIZES",
+    "AgentConfig",
+    "CalibrationConfig",
+    "Config",
+    "ModelConfig",
+    "SafetyConfig",
+    "ShieldConfig",
+    "Size",
+    "TrainingConfig",
+]

@@ -164,7 +164,7 @@ def _truth(record: Record, horizon: int) -> Truth:
 
 
 def _costs(agent: Agent, record: Record) -> dict[str, Any]:
-    horizon, discount = agent.config.shield.horizon, agent.config.agent.discount
+    horizon, discount = agent.config.shield.horizon, agent.config.safety.discount
     cost = agent.interface.spec.cost
     return cost_figures(
         record.episode, cost * record.violated, record.cost, record.critic, _truth(record, horizon), horizon, discount

@@ -67,7 +67,7 @@ def of_model(player: Player, config: Config, policy: str = "task", dtype: Any = 
         risks=lambda both: both[1],
         labels=lambda both: both[0],
         shield=shield_problem(fast, config) if policy == "task" else None,
-        discount=config.agent.discount,
+        discount=config.safety.discount,
         cost=model.spec.cost,
     )
 

@@ -179,7 +179,7 @@ class Recorder:
             steps=steps,
             together=episode.together,
             shield=agent.shielded,
-            settings=vars(agent.config.shield),
+            settings=vars(agent.config.shield) | vars(agent.config.safety),
             caveat=agent.config.shield.caveat,
             reasons={reason.name.lower(): int(reason) for reason in Reason},
             trace_atoms=list(agent.player.model.trace_formula()[1].names),

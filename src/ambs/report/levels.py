@@ -27,7 +27,7 @@ def levels_in_force(groups: list[Group]) -> list[dict[str, Any]]:
 
 
 def _sentence(runs: list[Run], asked: float, levels: list[float]) -> str:
-    share = _setting(runs[0], "training", "false_alarms")
+    share = _setting(runs[0], "calibration", "false_alarms")
     most = "the share that is allowed" if share is None else f"{100 * share:.3g} %"
     told = f"asked for Δ = {number(asked)}; in force Δ = {_range(levels)}"
     if not any(JUDGED in run.metrics for run in runs):

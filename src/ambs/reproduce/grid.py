@@ -138,7 +138,7 @@ SCALES = {
                 ("agent.imagination", 2), ("agent.imagine_from", 4), ("shield.horizon", 2), ("shield.traces", 40),
                 ("shield.chunk", 20), ("training.envs", 4), ("training.prefill", 100), ("training.batch", 2),
                 ("training.length", 4), ("training.updates_per_call", 2), ("training.log_every", 200),
-                ("training.checkpoint_every", 500), ("training.calibrate_every", 0), ("training.capacity", 1200),
+                ("training.checkpoint_every", 500), ("calibration.every", 0), ("training.capacity", 1200),
             ),
         ),
     )

@@ -1,6 +1,6 @@
 """Approximate model-based shielding (Alg. 2) over any model that is given as a function."""
 
-from ambs.shield.config import ShieldConfig, paper_semantics
+from ambs.shield.config import SafetyConfig, ShieldConfig, paper_semantics
 from ambs.shield.hold import Memory, no_memory
 from ambs.shield.problem import Policy, RolloutFn, ShieldProblem, Trace
 from ambs.shield.rules import Decision, Reason, Rule, replay, rule
@@ -17,6 +17,7 @@ __all__ = [
     "Reason",
     "RolloutFn",
     "Rule",
+    "SafetyConfig",
     "ShieldConfig",
     "ShieldProblem",
     "Shielded",

@@ -1,4 +1,7 @@
-"""Settings of the shield. `ShieldConfig()` is the `corrected` semantics, `paper_semantics()` what the paper's code did."""
+"""Settings of the shield. `ShieldConfig()` is the `corrected` semantics, `paper_semantics()` what the paper's code did.
+
+`SafetyConfig` is what a shield has in common with policies and critics.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -6,7 +9,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ambs.config.checks import at_least, choice, one_of, within
+from ambs.config.checks import above, all_finite, at_least, choice, one_of, within
 from ambs.errors import UserError
 from ambs.spec.bounds import LARGEST, accept_count, delta_achieved, epsilon_achieved
 from ambs.spec.sequential import BettingTest, betting_test
@@ -18,6 +21,21 @@ MOST_TRACES, MOST_STEPS, MOST_ENTRIES = 100_000, 100_000, 20_000_000
 RULES = {"sequential": True, "fixed": False}
 """Names of the decision rules, and whether each looks after every chunk of futures. Their tables are
 `ambs.shield.rules.TABLES`, and, for the inspector's page, those of inspector-rules.js."""
+
+
+@dataclass(frozen=True)
+class SafetyConfig:
+    """What a violation amounts to: one C and one γ for policies, critics and the shield, whether that is on or off."""
+
+    cost: float = 10.0
+    """C: what a step that violates Ψ costs."""
+    discount: Annotated[float, tyro.conf.arg(aliases=["--gamma"])] = 0.997
+    """γ: of returns of reward and of cost, and of traces judged by their cost (critics, or `mean` labels)."""
+
+    def __post_init__(self) -> None:
+        all_finite(self)
+        above(self, 0, "cost")
+        within(self, "(0, 1)", "discount")
 
 
 @dataclass(frozen=True)
@@ -51,10 +69,6 @@ class ShieldConfig:
     """H: steps actually rolled out; less than T only together with critics. None: all T."""
     critics: Literal["max", "min"] | None = None
     """How two safety critics judge the steps beyond H; None: no critic, and only then do the theorems apply."""
-    discount: float = 0.997
-    """γ, for traces judged by their cost (critics, or `mean` labels)."""
-    cost: float = 10.0
-    """C: what a violated step costs, for the same traces."""
     threshold_exponent: float = -0.5
     """A trace is violating if its cost exceeds γ^(T + this)·C."""
     check_initial: bool = True
@@ -77,8 +91,8 @@ class ShieldConfig:
             one_of(name, getattr(self, name), choices)
         if self.asked is not None and not 0 < self.asked <= self.safety_level:
             raise UserError(f"asked must lie in (0, safety_level = {self.safety_level}], got {self.asked}")
-        if not 1 <= self.horizon <= LARGEST:
-            raise UserError(f"the horizon T must be a whole number of at least 1, got {self.horizon}")
+        within(self, f"[1, {LARGEST}]", "horizon")
+        at_least(self, 1, "hold")
         if self.rolled is not None and not 1 <= self.rolled <= self.horizon:
             raise UserError(
                 f"the rolled-out steps must lie between 1 and the horizon {self.horizon}, got {self.rolled}"
@@ -91,8 +105,6 @@ class ShieldConfig:
             raise UserError(f"at most {MOST_STEPS} steps can be rolled out, got {self.steps}")
         at_least(self, 1, "hold")
         at_least(self, 0, "failsafe_after")
-        within(self, "(0, 1)", "discount")
-        within(self, "(0, inf)", "cost")
         within(self, "(-1, 0]", "threshold_exponent")
         thresholds = self.label_threshold if isinstance(self.label_threshold, tuple) else (self.label_threshold,)
         if not all(0 < threshold <= 1 for threshold in thresholds):
@@ -141,10 +153,9 @@ class ShieldConfig:
         """Whether a trace is judged by its discounted cost instead of by `any violation`."""
         return self.critics is not None or self.labels == "mean"
 
-    @property
-    def cost_threshold(self) -> float:
+    def cost_threshold(self, safety: SafetyConfig) -> float:
         """Cost above which a trace counts as violating (Alg. 2, with the boundary moved off float32's doubt)."""
-        return float(self.discount ** (self.horizon + self.threshold_exponent) * self.cost)
+        return float(safety.discount ** (self.horizon + self.threshold_exponent) * safety.cost)
 
     @property
     def caveat(self) -> str:

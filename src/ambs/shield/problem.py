@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from ambs.errors import UserError
-from ambs.shield.config import ShieldConfig
+from ambs.shield.config import SafetyConfig, ShieldConfig
 from ambs.spec.formula import Atoms, Formula
 
 Policy = Callable[[Key[Array, ""], Any], Any]
@@ -57,6 +57,8 @@ class ShieldProblem:
     """What acts where the state violates Ψ already, in place of the backup policy."""
     blind: Policy | None = None
     """What acts where something cannot be trusted (`Reason.NON_FINITE`), in place of the backup policy: its best action, say."""
+    safety: SafetyConfig = field(default_factory=SafetyConfig)
+    """C and γ, by which costs are judged where `config` says so; they must be those that the critics were learned with."""
 
     def __post_init__(self) -> None:
         known = [leaf for leaf in jax.tree.leaves(self.fallback) if not isinstance(leaf, jax.core.Tracer)]

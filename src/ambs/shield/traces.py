@@ -121,7 +121,7 @@ def judge(key: Key[Array, ""], trace: Trace, problem: ShieldProblem) -> Evidence
     flagged, total, added = seen, jnp.zeros(()), jnp.zeros(())
     if config.judged_by_cost:
         running, value = _running_cost(trace, broken, alive, problem)
-        over = running > config.cost_threshold
+        over = running > config.cost_threshold(problem.safety)
         # A hard label that was seen to break Ψ needs no arithmetic to count.
         flagged = over if config.labels == "mean" else seen | over
         finite = finite & jnp.isfinite(value) & all_finite(running)
@@ -177,21 +177,21 @@ def _running_cost(
     trace: Trace, broken: Bool[Array, "time"], alive: Float[Array, "time_and_one"], problem: ShieldProblem
 ) -> tuple[Float[Array, "time_and_one"], Float[Array, ""]]:
     """Σ_{t≤k} γ^{t−1}·alive_t·c_t for k = 1 … H, then with the critics' γ^H·alive·clip(V, 0, C); and the raw V."""
-    config, critics = problem.config, problem.critics
+    config, safety, critics = problem.config, problem.safety, problem.critics
     if config.labels == "mean":
         fails = frame_risk(problem.psi, problem.atoms, trace.labels.astype(jnp.float32))
         step_fails = fails.max(axis=-1) if config.frame_costs == "any" else fails.sum(axis=-1).clip(max=1)
-        costs = config.cost * step_fails
+        costs = safety.cost * step_fails
     else:
-        costs = config.cost * broken.astype(jnp.float32)
+        costs = safety.cost * broken.astype(jnp.float32)
     steps = costs.shape[0]
-    discounts = config.discount ** jnp.arange(steps + 1)
+    discounts = safety.discount ** jnp.arange(steps + 1)
     value = jnp.zeros(())
     if critics is not None:
         estimates = critics(trace.final_state)
         value = estimates.max() if config.critics == "max" else estimates.min()
         value = jnp.where(jnp.isfinite(estimates).all(), value, jnp.nan)
-    beyond = jnp.clip(value, 0, config.cost)
+    beyond = jnp.clip(value, 0, safety.cost)
     return jnp.cumsum(discounts * alive * jnp.append(costs, beyond)), value
 
 

@@ -88,7 +88,7 @@ def _check_interface_fits(found: Checkpoint, config: Config) -> None:
     interface = found.meta.get("interface")
     if not isinstance(interface, dict):
         return  # `check_meta` says so.
-    wanted: dict[str, Any] = {"frames": config.training.action_repeat, "cost": config.shield.cost}
+    wanted: dict[str, Any] = {"frames": config.training.action_repeat, "cost": config.safety.cost}
     for name, value in wanted.items():
         there = interface.get(name)
         if not isinstance(there, int | float) or not math.isclose(there, value, rel_tol=1e-9):

@@ -169,10 +169,9 @@ class Trainer(TrainState):
             self._calibrate_if_due()
 
     def _calibrate_if_due(self) -> None:
-        training = self.config.training
-        length = training.calibration_context + self.config.shield.horizon
-        every = training.calibrate_every
-        if not every or self.updates < self.calibrated + every:
+        calibration = self.config.calibration
+        length = calibration.context + self.config.shield.horizon
+        if not calibration.every or self.updates < self.calibrated + calibration.every:
             return
         if not self.replay.can_draw(length, Use.THRESHOLDS):
             self._without_windows()
@@ -183,9 +182,7 @@ class Trainer(TrainState):
         def windows(use: Use) -> Experience:
             # What policy and shield do now is what they are judged by, but a few layouts would judge by their luck.
             latest = max(self.replay.kept // 2, self.replay.rows_with(EPISODES, use))
-            return self.replay.windows(
-                *self.replay.draw(rng, (training.calibration_windows,), length, latest, use), length
-            )
+            return self.replay.windows(*self.replay.draw(rng, (calibration.windows,), length, latest, use), length)
 
         model, key = self.learned.model, (self.root, self.updates)
         there = windows(Use.THRESHOLDS)
@@ -205,7 +202,7 @@ class Trainer(TrainState):
     def _without_windows(self) -> None:
         """Where episodes are too short, or held-out ones too few, to calibrate on, the Δ that is asked for is put in force: a
         shield that nobody has judged is not to be lenient for long."""
-        if self.level is not None and self.updates >= PATIENCE * self.config.training.calibrate_every:
+        if self.level is not None and self.updates >= PATIENCE * self.config.calibration.every:
             self.level = jnp.zeros_like(self.level)
 
     def gather(self) -> None:
@@ -303,7 +300,7 @@ def compiled_calibration(config: Config) -> tuple[Any, Any]:
 
 def first_level(config: Config) -> jax.Array | None:
     """The number of the level that is in force before the first calibration: the most lenient. None: Δ alone is ever in force."""
-    if config.shield.labels != "sample" or not config.training.calibrate_every:
+    if config.shield.labels != "sample" or not config.calibration.every:
         return None
     return jnp.asarray(len(config.shield.levels()) - 1, jnp.int32)
 
@@ -318,22 +315,22 @@ def _set_thresholds(
     *,
     config: Config,
 ) -> tuple[jax.Array, Any]:
-    context = config.training.calibration_context
+    context = config.calibration.context
     probs = predict(model, windows, context, jax.random.fold_in(stream(root, "calibration"), number))
     whole = within_one_episode(windows)
     if config.shield.labels == "mode":
-        thresholds = calibrate(probs, whole, config.training.false_flags, thresholds)
+        thresholds = calibrate(probs, whole, config.calibration.false_flags, thresholds)
     if level is not None:
         accepted = accepted_risks(config.shield)
         safe = stays_safe(model, probs, whole)
-        level = calibrate_level(probs.risk, safe, config.training.false_alarms, accepted, level)
+        level = calibrate_level(probs.risk, safe, config.calibration.false_alarms, accepted, level)
     return thresholds, level
 
 
 def _judge(
     model: Any, windows: Experience, thresholds: jax.Array, root: jax.Array, number: jax.Array, *, config: Config
 ) -> dict[str, jax.Array]:
-    context = config.training.calibration_context
+    context = config.calibration.context
     probs = predict(model, windows, context, jax.random.fold_in(stream(root, "judging"), number))
     return quality(model, probs, within_one_episode(windows), thresholds)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.agent import update as training
+from ambs.agent import behaviour as training
 from ambs.agent.imagine import Actors, Dream, imagine
 from ambs.agent.networks import CRITICS, Actor, Critics
 from ambs.agent.penalties import Multiplier
@@ -267,9 +267,8 @@ def coded(world: World, behaviour: training.Behaviour, slow: Critics, patch: Any
             method=method_with(agent.penalty),
         )  # fmt: skip
         multiplier = Multiplier(jnp.asarray(LAG_LAM), jnp.asarray(LAG_MU))
-        state = training.Learned(world.model, behaviour, slow, None, None, world.old, multiplier)
-        _, (norms, multiplier, metrics) = training._behaviour_loss(
-            behaviour, slow, world.model, world.starts, state, config, fresh()
+        _, (norms, multiplier, metrics) = training.behaviour_loss(
+            behaviour, slow, world.model, world.starts, world.old, multiplier, config, fresh()
         )
         losses[grad, method] = metrics["actor/task_loss"]
         losses[grad, "backup policy"] = metrics["actor/backup_loss"]

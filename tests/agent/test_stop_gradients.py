@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.agent import update as training
+from ambs.agent import behaviour as training
 from ambs.agent.imagine import Dream
 from ambs.agent.networks import Actor, Critics
 from ambs.config import AgentConfig, Config, ModelConfig

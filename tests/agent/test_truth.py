@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
+from ambs.agent.behaviour import Starts
 from ambs.agent.networks import CRITICS
-from ambs.agent.update import Learned, Starts, improve, init
+from ambs.agent.update import Learned, improve, init
 from ambs.config import AgentConfig, Config, ModelConfig, Size
 from ambs.envs.worlds.grid import ATOMS, Grid
 from ambs.nn.distributions import UNIMIX

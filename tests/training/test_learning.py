@@ -11,7 +11,7 @@ import pytest
 from ambs.acting import act
 from ambs.acting.agent import Agent
 from ambs.acting.evaluate import evaluate, paired, summary
-from ambs.agent import update
+from ambs.agent import behaviour
 from ambs.config.resolve import changed, resolve
 from ambs.training import trainer as training
 from tests.tiny import swift
@@ -91,7 +91,7 @@ def test_a_shield_that_accepts_everything_fails(monkeypatch):
 
 @pytest.mark.slow
 def test_a_backup_policy_that_seeks_cost_fails(monkeypatch):
-    sound = update._backup_gain
-    monkeypatch.setattr(update, "_backup_gain", lambda *parts: -sound(*parts))
+    sound = behaviour._backup_gain
+    monkeypatch.setattr(behaviour, "_backup_gain", lambda *parts: -sound(*parts))
     found = figures()
     assert not holds(found)["the shield spares two violations in three"], found

@@ -17,7 +17,8 @@ from ambs.acting.adapter import Interface
 from ambs.acting.fitting import check_meta, fitting
 from ambs.acting.ranges import check_level, check_thresholds, executed
 from ambs.acting.worlds import make_envs, worlds_of
-from ambs.agent.update import Behaviour, init
+from ambs.agent.behaviour import Behaviour
+from ambs.agent.update import init
 from ambs.config import LARGEST, Config
 from ambs.config.resolve import changed, from_dict
 from ambs.envs.vector.vector import LabelledVectorEnv

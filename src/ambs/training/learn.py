@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
-from ambs.agent.update import Learned, Metrics, finite, update
+from ambs.agent.behaviour import Metrics
+from ambs.agent.update import Learned, finite, update
 from ambs.config import Config
 from ambs.data import Experience
 from ambs.envs.mirror import Mirror

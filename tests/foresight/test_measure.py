@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ambs.acting.evaluate import evaluate
+from ambs.acting.scoring import foresee, of_model
 from ambs.acting.worlds import make_envs
 from ambs.cli.main import main
 from ambs.config.resolve import resolve
@@ -17,7 +18,6 @@ from ambs.foresight import branch, measure
 from ambs.foresight.collect import Record, play
 from ambs.foresight.entries import entry_figures, stay_figures
 from ambs.foresight.figures import cost_figures, discounted, truth
-from ambs.foresight.scoring import foresee, of_model
 from ambs.streams import at, stream
 from tests.tiny import ignorant_agent
 

@@ -6,7 +6,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.training.calibrate import HIGHEST, LOWEST, LabelProbs, calibrate, calibrate_level, quality, stays_safe
+from ambs.acting.act import Player
+from ambs.acting.scoring import Imagination
+from ambs.config.presets import quickstart
+from ambs.dynamics import Step
+from ambs.training.calibrate import (
+    HIGHEST,
+    LOWEST,
+    LabelProbs,
+    calibrate,
+    calibrate_level,
+    proposed_risk,
+    quality,
+    stays_safe,
+)
+from ambs.world_model.rssm import Latent
+from tests.tiny import fresh
 
 
 def probs(filtered, imagined=None, truth=None, risk=None, holds_now=None):
@@ -16,7 +31,8 @@ def probs(filtered, imagined=None, truth=None, risk=None, holds_now=None):
     windows = filtered.shape[0]
     risk = jnp.zeros(windows) if risk is None else jnp.asarray(risk, jnp.float32)
     holds_now = jnp.ones(windows, bool) if holds_now is None else jnp.asarray(holds_now)
-    return LabelProbs(filtered, imagined, truth, risk, holds_now)
+    start = Latent(jnp.zeros((windows, 1)), jnp.zeros((windows, 1, 1)))
+    return LabelProbs(filtered, imagined, truth, risk, holds_now, start)
 
 
 def test_the_threshold_flags_just_the_share_that_is_allowed():
@@ -115,3 +131,16 @@ def test_safe_windows_by_hand():
     given = probs(np.zeros((4, 2)), truth=truth, holds_now=[True, True, False, True])
     function = stays_safe.__wrapped__ if hasattr(stays_safe, "__wrapped__") else stays_safe
     assert function(_Model(), given, jnp.array([True, True, True, False])).tolist() == [True, False, False, False]
+
+
+def test_a_state_is_scored_by_what_the_policy_proposes(monkeypatch):
+    """A policy that takes a risk of .1 at each of three steps fails with 1 − .9³, whatever was really done."""
+
+    def risky(_key, state, action):
+        return Step(state, action[None], jnp.ones(()))
+
+    said = Imagination(risky, lambda _key, _state: jnp.array([0.1]), 3, lambda labels: labels[:, 0, 0])
+    monkeypatch.setattr("ambs.training.calibrate.of_model", lambda *_given, **_more: said)
+    start = Latent(jnp.zeros((4, 1)), jnp.zeros((4, 1, 1)))
+    found = proposed_risk(Player(*[None] * 4), start, fresh(), quickstart())
+    np.testing.assert_allclose(found, np.full(4, 1 - 0.9**3), rtol=1e-5)

@@ -11,9 +11,9 @@ import numpy as np
 from ambs.acting.act import Player
 from ambs.acting.agent import Agent
 from ambs.acting.evaluate import Policy, evaluate
+from ambs.acting.scoring import foresee, of_model
 from ambs.config import Config
 from ambs.envs.snapshot import Snapshot, one_env
-from ambs.foresight.scoring import foresee, of_model
 from ambs.nn.precision import cast, compute_dtype
 from ambs.streams import at, stream
 

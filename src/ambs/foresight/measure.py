@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ambs.acting.agent import Agent
+from ambs.acting.scoring import of_model, replayed
 from ambs.config import Config
 from ambs.envs.registration import SMALL_WORLDS, full_id
 from ambs.errors import UserError
@@ -24,7 +25,6 @@ from ambs.foresight.figures import (
     step_figures,
     truth,
 )
-from ambs.foresight.scoring import of_model, replayed
 from ambs.nn.precision import cast, compute_dtype
 from ambs.streams import stream
 

@@ -5,17 +5,26 @@ low as can be while at most a given share of safe windows is flagged, by what th
 
 Where labels are drawn, nothing is thresholded on the way, and the decision itself is calibrated: the level from which on a state
 counts as risky is the lowest, but not below the Δ that is asked for, at which at most a given share of safe windows is flagged.
-A blurred model intervenes rarely, a sharp one early. Windows are judged by the actions that were really taken, so that it does
-not matter who took them.
+A blurred model intervenes rarely, a sharp one early. The risk of a state is scored exactly as the shield scores it, by what the
+task policy proposes and would do next: by the actions that were really taken, which are certain, risks are far more extreme.
+What then really happened, whoever acted, tells whether a window was safe; where the shield has kept it so, its alarm counts as
+false, so that at the level in force it steps in at no more than so many of the states from which nothing happens.
+
+How good labels and foresight are is judged by the actions that were really taken.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from ambs.acting.act import Player
+from ambs.acting.scoring import foresee, of_model
+from ambs.config import Config
 from ambs.data import Experience
+from ambs.nn.precision import cast, compute_dtype
 from ambs.spec.risk import step_risk, violates
 from ambs.streams import stream
 from ambs.world_model.model import WorldModel
@@ -31,7 +40,9 @@ ENOUGH = 200
 
 
 IMAGINED = 16
-"""Futures imagined per window."""
+"""Futures imagined per window by the actions that were really taken."""
+SCORED = 32
+"""Futures imagined per window by those of the task policy."""
 
 
 class LabelProbs(NamedTuple):
@@ -41,9 +52,11 @@ class LabelProbs(NamedTuple):
     imagined: Float[Array, "windows time frames atoms"]
     truth: Bool[Array, "windows time frames atoms"]
     risk: Float[Array, "windows"]
-    """P(Ψ fails within T steps), mean over some imagined futures: 1 − p̃."""
+    """P(Ψ fails within T steps) by the actions that were really taken, mean over some imagined futures."""
     holds_now: Bool[Array, "windows"]
     """Whether Ψ holds where the context ends."""
+    start: Latent
+    """Where the context ends."""
 
 
 def predict(model: WorldModel, windows: Experience, context: int, key: Key[Array, ""]) -> LabelProbs:
@@ -76,7 +89,19 @@ def predict(model: WorldModel, windows: Experience, context: int, key: Key[Array
         truth=truth[:, context:],
         risk=1 - safe,
         holds_now=psi.holds(truth[:, context - 1, -1], atoms),
+        start=start,
     )
+
+
+def proposed_risk(player: Player, start: Latent, key: Key[Array, ""], config: Config) -> Float[Array, "windows"]:
+    """1 − p̃ of states `[windows]` as the shield scores them: the task policy proposes, and acts on, in the type in which the
+    shield computes."""
+    dtype = compute_dtype()
+    imagination = replace(of_model(player, config, dtype=dtype), shield=None)
+    latent = cast(start, dtype)
+    keys = jax.random.split(stream(key, "policy"), latent.features.shape[0])
+    proposed = jax.vmap(imagination.policy)(keys, latent)
+    return foresee(imagination, stream(key, "score"), latent, proposed, SCORED).risk
 
 
 def _embed(model: WorldModel, windows: Experience) -> Float[Array, "windows time embedding"]:

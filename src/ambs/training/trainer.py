@@ -26,13 +26,14 @@ from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import RunError, UserError
 from ambs.nn.precision import compute_dtype
 from ambs.shield.rules import Decision, accepted_risks
-from ambs.streams import stream
+from ambs.streams import at, stream
 from ambs.training.calibrate import (
     ENOUGH,
     calibrate,
     calibrate_level,
     memorised,
     predict,
+    proposed_risk,
     quality,
     stays_safe,
     within_one_episode,
@@ -190,7 +191,7 @@ class Trainer(TrainState):
         if whole.sum() < ENOUGH:
             self._without_windows()
             return
-        self.thresholds, self.level = self._calibrate(model, there, self.thresholds, self.level, *key)
+        self.thresholds, self.level = self._calibrate(self.player, there, *key)
         if not all(self.replay.can_draw(length, use) for use in (Use.JUDGING, Use.LEARNING)):
             return
         held_out, trained = (
@@ -306,24 +307,20 @@ def first_level(config: Config) -> jax.Array | None:
 
 
 def _set_thresholds(
-    model: Any,
-    windows: Experience,
-    thresholds: jax.Array,
-    level: Any,
-    root: jax.Array,
-    number: jax.Array,
-    *,
-    config: Config,
-) -> tuple[jax.Array, Any]:
-    context = config.calibration.context
-    probs = predict(model, windows, context, jax.random.fold_in(stream(root, "calibration"), number))
+    player: Player, windows: Experience, root: jax.Array, number: jax.Array, *, config: Config
+) -> tuple[jax.Array, jax.Array | None]:
+    key, (model, thresholds, level) = (
+        at(stream(root, "calibration"), number),
+        (player.model, player.thresholds, player.level),
+    )
+    probs = predict(model, windows, config.calibration.context, key)
     whole = within_one_episode(windows)
     if config.shield.labels == "mode":
         thresholds = calibrate(probs, whole, config.calibration.false_flags, thresholds)
     if level is not None:
         accepted = accepted_risks(config.shield)
-        safe = stays_safe(model, probs, whole)
-        level = calibrate_level(probs.risk, safe, config.calibration.false_alarms, accepted, level)
+        risk, safe = proposed_risk(player, probs.start, key, config), stays_safe(model, probs, whole)
+        level = calibrate_level(risk, safe, config.calibration.false_alarms, accepted, level)
     return thresholds, level
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ambs.acting.scoring import Imagination, foresee, replayed
 from ambs.dynamics import SplitDynamics, Step
 from ambs.envs.worlds.grid import ATOMS as GRID_ATOMS
 from ambs.envs.worlds.grid import Grid
@@ -15,7 +16,6 @@ from ambs.envs.worlds.point_world import ATOMS, CROWDED, State, seek_goal
 from ambs.foresight.collect import Record
 from ambs.foresight.figures import agreement, auroc_of_counts
 from ambs.foresight.measure import foresight_figures
-from ambs.foresight.scoring import Imagination, foresee, replayed
 from ambs.shield import ShieldConfig, ShieldProblem, rollout
 from ambs.spec import parse_formula
 from ambs.spec.parser import parse_property

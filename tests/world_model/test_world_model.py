@@ -16,6 +16,7 @@ from ambs.nn.distributions import categorical_kl, symexp, symlog
 from ambs.shield import ShieldConfig, ShieldProblem, rollout, shield
 from ambs.spec import Atoms, parse_formula
 from ambs.streams import stream
+from ambs.world_model.heads import HEADS, Head
 from ambs.world_model.loss import kl_terms, world_model_loss
 from ambs.world_model.model import WorldModel, WorldSpec
 from ambs.world_model.rssm import Latent
@@ -260,3 +261,14 @@ def test_rollouts_taken_apart_are_the_same():
     apart, stepped = (rollout(d, 4)(fresh(), model.rssm.initial(), jnp.ones(2), policy) for d in (moves, whole))
     for a, b in zip(jax.tree.leaves(apart), jax.tree.leaves(stepped), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_new_head_reseeds_nothing_else(monkeypatch):
+    """Every network draws from a stream of its own name."""
+
+    before = make()
+    monkeypatch.setitem(HEADS, "speed", Head(lambda _spec: 2, lambda given, _item: given.sum(), lambda _config: 1.0))
+    after = make.__wrapped__()
+    assert after.heads.more["speed"].out.weight.shape[-1] == 2
+    same = eqx.tree_at(lambda model: model.heads.more, after, before.heads.more)
+    assert eqx.tree_equal(same, before)

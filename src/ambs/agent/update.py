@@ -23,6 +23,7 @@ from ambs.config import Config
 from ambs.data import Experience
 from ambs.nn.precision import at_least_float32, cast
 from ambs.spec.risk import violates
+from ambs.streams import stream
 from ambs.world_model.loss import world_model_loss
 from ambs.world_model.model import WorldModel, WorldSpec
 
@@ -46,10 +47,12 @@ def init(spec: WorldSpec, config: Config, *, discrete: bool, key: Key[Array, ""]
     """Fresh parameters and optimiser states."""
     size = config.model.widths
     features = size.deter + size.latents * size.classes
-    keys = jax.random.split(key, 4)
-    model = WorldModel(spec, config.model, key=keys[0])
-    actors = Actors(*(Actor(features, spec.actions, size, discrete=discrete, key=k) for k in keys[1:3]))
-    critics = Critics(features, size, key=keys[3], mean=config.agent.critic_mean)
+    model = WorldModel(spec, config.model, key=stream(key, "model"))
+    task, backup = (
+        Actor(features, spec.actions, size, discrete=discrete, key=stream(key, name)) for name in Actors._fields
+    )
+    actors = Actors(task, backup)
+    critics = Critics(features, size, key=stream(key, "critics"), mean=config.agent.critic_mean)
     behaviour = Behaviour(actors, critics)
     model_tx, behaviour_tx = optimisers(config)
     start = Normaliser.initial()

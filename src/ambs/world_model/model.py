@@ -15,6 +15,7 @@ from ambs.nn.layers import MLP
 from ambs.nn.precision import at_least_float32
 from ambs.spec.formula import Atom, Atoms, Formula, Not
 from ambs.spec.risk import step_risk, violates
+from ambs.streams import stream
 from ambs.world_model.heads import HEADS
 from ambs.world_model.rssm import RSSM, Latent
 from ambs.world_model.vision import Decoder, Encoder, ObservationSpec
@@ -60,23 +61,23 @@ class WorldModel(eqx.Module):
 
     def __init__(self, spec: WorldSpec, config: ModelConfig, *, key: Key[Array, ""]):
         size = config.widths
-        keys = jax.random.split(key, 6 + len(HEADS))
         features = size.deter + size.latents * size.classes
         self.spec, self.config = spec, config
-        self.encoder = Encoder(spec.observation, size, grades=config.grades, key=keys[0])
-        self.rssm = RSSM(self.encoder.outputs, spec.actions, size, key=keys[1])
-        self.decoder = Decoder(features, spec.observation, size, key=keys[2])
+        self.encoder = Encoder(spec.observation, size, grades=config.grades, key=stream(key, "encoder"))
+        self.rssm = RSSM(self.encoder.outputs, spec.actions, size, key=stream(key, "rssm"))
+        self.decoder = Decoder(features, spec.observation, size, key=stream(key, "decoder"))
 
-        def head(outputs: int, which: int, scale: float = 1.0) -> MLP:
-            return MLP(features, outputs, layers=size.layers, units=size.hidden, key=keys[which], out_scale=scale)
+        def head(name: str, outputs: int, scale: float = 1.0) -> MLP:
+            own = stream(key, f"head {name}")
+            return MLP(features, outputs, layers=size.layers, units=size.hidden, key=own, out_scale=scale)
 
         by_labels = config.cost_head == "labels"
         self.heads = Heads(
-            reward=head(size.bins, 3, 0.0),
-            proceed=head(1, 4),
-            labels=head(spec.frames * len(spec.atoms), 5) if by_labels else None,
-            cost=None if by_labels else head(size.bins, 5, 0.0),
-            more={name: head(one.outputs(spec), 6 + index) for index, (name, one) in enumerate(HEADS.items())},
+            reward=head("reward", size.bins, 0.0),
+            proceed=head("proceed", 1),
+            labels=head("labels", spec.frames * len(spec.atoms)) if by_labels else None,
+            cost=None if by_labels else head("cost", size.bins, 0.0),
+            more={name: head(name, one.outputs(spec)) for name, one in HEADS.items()},
         )
 
     def reward(self, features: Float[Array, "features"]) -> Float[Array, ""]:

@@ -15,6 +15,7 @@ from ambs.config import Size
 from ambs.nn.distributions import sample_straight_through, unimix_log_probs
 from ambs.nn.layers import GRU, MLP, Dense
 from ambs.nn.recurrent import recur, unrolled
+from ambs.streams import stream
 
 
 class Latent(NamedTuple):
@@ -50,13 +51,13 @@ class RSSM(eqx.Module):
     classes: int = eqx.field(static=True)
 
     def __init__(self, embedding: int, actions: int, size: Size, *, key: Key[Array, ""]):
-        keys = jax.random.split(key, 4)
         self.latents, self.classes = size.latents, size.classes
         flat = size.latents * size.classes
-        self.input = Dense(flat + actions, size.hidden, key=keys[0])
-        self.gru = GRU(size.hidden, size.deter, key=keys[1])
-        self.prior = MLP(size.deter, flat, layers=1, units=size.hidden, key=keys[2])
-        self.posterior = MLP(size.deter + embedding, flat, layers=1, units=size.hidden, key=keys[3])
+        self.input = Dense(flat + actions, size.hidden, key=stream(key, "input"))
+        self.gru = GRU(size.hidden, size.deter, key=stream(key, "gru"))
+        self.prior = MLP(size.deter, flat, layers=1, units=size.hidden, key=stream(key, "prior"))
+        seen = size.deter + embedding
+        self.posterior = MLP(seen, flat, layers=1, units=size.hidden, key=stream(key, "posterior"))
         self.initial_deter = jnp.zeros(size.deter)
 
     def initial(self) -> Latent:

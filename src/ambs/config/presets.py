@@ -42,7 +42,9 @@ def default() -> Config:
     return Config(
         model=ModelConfig(size="xs", learning_rate=3e-4, label_scale=10.0),
         agent=AgentConfig(learning_rate=1e-4, lag_mu=5e-6, lag_sigma=0.0),
-        training=TrainingConfig(envs=16, batch=8, length=64, train_ratio=64.0, mirror=True),
+        training=TrainingConfig(
+            envs=16, batch=8, length=64, train_ratio=64.0, early_ratio=160.0, early_frames=40_000, mirror=True
+        ),
         safety=SafetyConfig(cost=0.3),
         calibration=CalibrationConfig(context=32),
     )

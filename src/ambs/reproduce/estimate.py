@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ambs.config import TrainingConfig
 from ambs.reproduce.grid import Panel
 from ambs.reproduce.status import RunStatus
 
@@ -56,11 +57,11 @@ class Work:
 
 def work(found: RunStatus, config: dict[str, Any]) -> Work:
     """Of a run with these settings, nested."""
-    training = config["training"]
-    left = max(0, training["frames"] - (found.frames if found.state == "broken" else 0))
-    steps = left / training["action_repeat"]
-    updates = steps * training["train_ratio"] / (training["batch"] * training["length"])
-    turns = steps / training["envs"]
+    training = TrainingConfig(**config["training"])
+    done = min(found.frames, training.frames) if found.state == "broken" else 0
+    left, (before, after) = training.frames - done, (part // training.action_repeat for part in (done, training.frames))
+    updates = training.updates_due(after) - training.updates_due(before)
+    turns = (after - before) / training.envs
     return Work(found.cell.panel, left, turns, updates, config["model"]["size"], config["shielded"])
 
 

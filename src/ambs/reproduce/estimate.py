@@ -50,7 +50,7 @@ class Work:
     frames: int
     turns: float
     """Steps of all environments together."""
-    updates: float
+    updates: int
     size: str
     shielded: bool = True
 

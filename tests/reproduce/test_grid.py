@@ -85,17 +85,17 @@ def test_estimate_by_hand():
     """1000 turns of 3 ms and decisions of 2 ms, 200 updates of 10 ms: 7 s; with a size that only a larger one is known of."""
     panel = Panel("CarGoal1", 16_000, ("copt",))
     speed = Speed("abacus", {"xs": 10.0}, {"s": 2.0}, 1.0, {"CarGoal1": 3.0}, "counting")
-    left = Work(panel, 16_000, 1000.0, 200.0, "xs")
+    left = Work(panel, 16_000, 1000.0, 200, "xs")
     assert seconds(left, speed) == pytest.approx(7.0)
-    assert seconds(Work(panel, 16_000, 1000.0, 200.0, "xs", shielded=False), speed) == pytest.approx(6.0)
-    assert seconds(Work(panel, 16_000, 1000.0, 200.0, "l"), speed) is None
+    assert seconds(Work(panel, 16_000, 1000.0, 200, "xs", shielded=False), speed) == pytest.approx(6.0)
+    assert seconds(Work(panel, 16_000, 1000.0, 200, "l"), speed) is None
     assert estimate([], {}) == ["Nothing is left to run."]
     assert "About 27 min" in estimate([left], {panel: 10.0})[-1]
     told = " ".join(estimate([left], {}))
     assert "16,000 frames" in told
     assert SPEEDS[0].device in told
     assert SPEEDS[0].source in told
-    other = Work(Panel("PointWorld", 1600, ("copt",)), 1600, 1.0, 1.0, "xxs")
+    other = Work(Panel("PointWorld", 1600, ("copt",)), 1600, 1.0, 1, "xxs")
     assert "was not measured" in estimate([other], {})[-1]
 
 

@@ -41,7 +41,6 @@ class Display:
         self.started = time.monotonic()
 
     def __enter__(self) -> Display:
-        self.console.print("Compiling, which takes up to a minute or two …", style="dim")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -49,7 +48,7 @@ class Display:
             self.live.stop()
 
     def begin(self, session: Any) -> None:
-        """Say what is being trained and begin to watch its episodes."""
+        """Say what is being trained, now that nothing was refused, and begin to watch its episodes."""
         trainer = session.trainer
         config, replay = trainer.config, trainer.replay
         self.wanted = config.training.frames
@@ -63,6 +62,7 @@ class Display:
         )
         if config.shielded and config.shield.caveat:
             self.console.print(f"note: {config.shield.caveat}", style="yellow")
+        self.console.print("Compiling, which takes up to a minute or two …", style="dim")
         log = trainer.listener.episode
 
         def episode(row: dict[str, Any]) -> None:

@@ -6,6 +6,8 @@ RUN_FAILED = 70
 """… of a run that cannot go on by itself (EX_SOFTWARE)."""
 DISK_FAILED = 74
 """… of a disk that does not take what must be kept (EX_IOERR)."""
+NO_READER = 141
+"""… where whoever read what is printed has gone away (`ambs … | head`), as of a program that SIGPIPE ends."""
 
 
 class UserError(ValueError):

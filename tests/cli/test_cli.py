@@ -1,12 +1,19 @@
 """The command line as a user meets it, in fresh processes where that matters."""
 
+import ast
+import dataclasses
+import inspect
 import json
+import os
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterator
 
 import pytest
 
 from ambs.cli.main import main
+from ambs.cli.settings import Train
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
@@ -78,6 +85,14 @@ def test_guarantee_as_a_table(capsys):
         (["check", "a &"], "ends too early"),
         (["demo", "--episodes", "0"], "--episodes"),
         (["demo", "--safety-level", "0"], "must lie strictly between 0 and 1"),
+        (["nonsense", "--help"], "the verb must be one of check, check-env"),
+        (["trian"], "got 'trian'; did you mean 'train'?"),
+        (["train", "--dry-run", "--env", "PointGaol1"], "unknown environment 'PointGaol1'"),
+        (["train", "--dry-run", "--env", ""], "unknown environment ''"),
+        (["train", "--dry-run", "--preset", "quickstart", "--psi", "!hazrd"], "unknown atom 'hazrd'"),
+        (["train", "--dry-run", "--spec", "P>=0.9 [ G<=30 !lava ]"], "unknown atom 'lava'"),
+        (["train", "--env", "PointGaol1"], "unknown environment 'PointGaol1'"),
+        (["train", "--training.batch", "1000000000"], "a batch of 1000000000 sequences can"),
     ],
 )
 def test_mistakes_get_a_sentence_and_code_2(args, says, capsys):
@@ -87,6 +102,7 @@ def test_mistakes_get_a_sentence_and_code_2(args, says, capsys):
     told = capsys.readouterr()
     assert says in told.err
     assert "Traceback" not in told.err
+    assert "Compiling" not in told.out + told.err
 
 
 def test_check_explains(capsys):
@@ -124,3 +140,42 @@ def test_demo(tmp_path, capsys):
     assert result["shield_on"]["violating_steps"] <= result["shield_off"]["violating_steps"] / 10
     assert 0 < result["shield_on"]["override_rate"]["mean"] < 0.9
     assert result["shield"]["rule"] == "sequential"
+
+
+def undocumented(settings: type) -> Iterator[str]:
+    """Fields, those of groups included, that no string follows: the text that `--help` shows."""
+    (found,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
+    assert isinstance(found, ast.ClassDef)
+    told = {
+        one.target.id
+        for one, after in zip(found.body, found.body[1:], strict=False)
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+    }
+    for field in dataclasses.fields(settings):
+        if isinstance(field.default_factory, type) and dataclasses.is_dataclass(field.default_factory):
+            yield from undocumented(field.default_factory)
+        elif field.name not in told:
+            yield f"{settings.__name__}.{field.name}"
+
+
+def test_every_flag_of_train_is_explained():
+    assert list(undocumented(Train)) == []
+
+
+@pytest.mark.process
+def test_a_reader_who_has_gone_away_is_no_trouble():
+    """`ambs … | head`: nothing is said about it, whether the verb prints or `--help` does."""
+    for words in (["check", "!hazard"], ["--help"]):
+        read, write = os.pipe()
+        os.close(read)
+        with os.fdopen(write, "w") as nobody:
+            done = subprocess.run(
+                [sys.executable, "-m", "ambs", *words],
+                stdout=nobody,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+        assert (done.returncode, done.stderr) == (141, "")

@@ -170,6 +170,11 @@ def test_other_properties_are_refused(text):
         ({"method": "ppo"}, "method must be one of dreamer, lag"),
         ({"model": {"size": "xxl"}}, "model.size must be one of xxs"),
         ({"seed": -1}, "seed must be at least 0"),
+        ({"model": {"open_loop": 16}}, "model.open_loop must be below training.length, 16 steps, got 16"),
+        (
+            {"training": {"batch": 10**9}},
+            "a batch of 1000000000 sequences can never be filled: 1000000 frames are 500000",
+        ),
     ],
 )
 def test_bad_settings_get_a_sentence(changes, words):
@@ -184,12 +189,15 @@ def test_numbers_and_lists_are_taken_as_meant():
 
 
 def test_a_run_from_before_a_setting_goes_on_as_it_began():
-    """The least range of the backup policy's returns was that of all others, and the way out of a hazard was drawn."""
+    """The least range of the backup policy's returns was that of all others, and the way out of a hazard was drawn; who asked to
+    imagine beyond the end of a sequence was taken to its end."""
     stored = to_dict(resolve("default"))
+    stored["model"]["open_loop"] = 100
     del stored["agent"]["backup_norm_limit"], stored["shield"]["leave"]
     found = from_dict(stored)
     assert found.agent.backup_norm_limit * found.safety.cost == pytest.approx(found.agent.norm_limit)
     assert found.shield.leave == "sample"
+    assert found.model.open_loop == found.training.length - 1
     assert from_dict(to_dict(resolve("default"))) == resolve("default")
 
 

@@ -47,7 +47,6 @@ class Display:
         self.started = time.monotonic()
 
     def __enter__(self) -> Display:
-        self.console.print("Compiling, which takes up to a minute or two …", style="dim")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,7 +54,7 @@ class Display:
             self.live.stop()
 
     def begin(self, session: Session) -> None:
-        """Say what is being trained."""
+        """Say what is being trained, now that nothing was refused."""
         trainer = session.trainer
         config, replay = trainer.config, trainer.replay
         self.wanted = config.training.frames
@@ -69,6 +68,7 @@ class Display:
         )
         if config.shielded and config.shield.caveat:
             self.console.print(f"note: {config.shield.caveat}", style="yellow")
+        self.console.print("Compiling, which takes up to a minute or two …", style="dim")
         if self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("{task.completed:,.0f} of {task.total:,.0f} frames"), BarColumn(), TimeRemainingColumn()

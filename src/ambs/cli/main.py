@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import tyro
 
@@ -26,7 +26,8 @@ from ambs.cli.report import Report
 from ambs.cli.reproduce import Reproduce
 from ambs.cli.train import WHAT, Resume, parse_train
 from ambs.cli.verify import Verify
-from ambs.errors import RUN_FAILED, RunError, UserError
+from ambs.config.checks import one_of
+from ambs.errors import NO_READER, RUN_FAILED, RunError, UserError
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ Verb = (
 )
 
 
+VERBS = [get_args(one)[1].name for one in get_args(Verb)]
+
+
 def main(args: list[str] | None = None) -> None:
     """Run one verb; a user's mistake gets a sentence and exit code 2, never a traceback."""
     _open_streams()
@@ -62,23 +66,38 @@ def main(args: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        code = _parse(sys.argv[1:] if args is None else args).run()
+        try:
+            code = _run(sys.argv[1:] if args is None else args)
+        finally:
+            sys.stdout.flush()  # Here, where it can still be caught.
+    except BrokenPipeError:
+        from ambs.cli.display import silence
+
+        silence()
+        code = NO_READER
+    sys.exit(code)
+
+
+def _run(args: list[str]) -> int:
+    try:
+        return _parse(args).run()
     except UserError as error:
         print(f"ambs: {error}", file=sys.stderr)
-        code = 2
+        return 2
     except RunError as error:
         print(f"ambs: {error}", file=sys.stderr)
-        code = error.code
+        return error.code
+    except BrokenPipeError:
+        raise
     except OSError as error:
         print(f"ambs: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
-        code = 2
+        return 2
     except MemoryError as error:
         print(f"ambs: there is not enough memory{f' ({error})' if str(error) else ''}", file=sys.stderr)
-        code = RUN_FAILED
+        return RUN_FAILED
     except KeyboardInterrupt:
         print("\nambs: stopped", file=sys.stderr)
-        code = 130
-    sys.exit(code)
+        return 130
 
 
 def _open_streams() -> None:
@@ -92,6 +111,8 @@ def _open_streams() -> None:
 
 
 def _parse(args: list[str]) -> Any:
+    if args and not args[0].startswith("-"):
+        one_of("the verb", args[0], VERBS)
     if args[:1] == ["train"]:
         return parse_train(args[1:])
     return tyro.cli(

@@ -54,7 +54,13 @@ def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
     limit, cost = agent.get("norm_limit"), safety.get("cost") if isinstance(safety, Mapping) else None
     if "backup_norm_limit" not in agent and _is_positive(limit) and _is_positive(cost):
         agent = {**agent, "backup_norm_limit": limit / cost}  # type: ignore[operator]
-    return {**settings, "agent": agent, "shield": {"leave": "sample", **shield}}
+    found = {**settings, "agent": agent, "shield": {"leave": "sample", **shield}}
+    model, training = settings.get("model"), settings.get("training")
+    if isinstance(model, Mapping) and isinstance(training, Mapping):
+        ahead, length = model.get("open_loop"), training.get("length")
+        if _is_positive(ahead) and _is_positive(length) and ahead >= length:  # type: ignore[operator]
+            found["model"] = {**model, "open_loop": length - 1}  # type: ignore[operator]
+    return found
 
 
 def _is_positive(value: Any) -> bool:

@@ -72,11 +72,17 @@ class ModelConfig:
     """What the decoder must reconstruct beside what the agent sees: `sensors`, where the agent sees pictures only, is the vector
     that the simulator knows; the agent never sees it and needs it for nothing once it is trained."""
     dyn_scale: float = 0.5
+    """β_dyn: weight of the divergence by which the prior learns to foretell the posterior."""
     rep_scale: float = 0.1
+    """β_rep: weight of the same divergence where the posterior learns to be foretold."""
     free_nats: float = 1.0
+    """Nats below which that divergence costs nothing."""
     learning_rate: float = 1e-4
+    """Step size of Adam for the world model."""
     adam_eps: float = 1e-8
+    """ε of that Adam."""
     clip: float = 1000.0
+    """Norm to which the world model's gradient is clipped."""
 
     def __post_init__(self) -> None:
         one_of("size", self.size, SIZES)
@@ -105,6 +111,8 @@ class AgentConfig:
     kappa: float = 0.01
     """COPT's sigmoid scale κ as a share of C."""
     actor_grad: Literal["reinforce", "dynamics"] = "reinforce"
+    """How policies learn: `reinforce` weighs the logarithm of an action's probability with its advantage (the paper's equations),
+    `dynamics` lets the gradient pass through the imagined steps (its code)."""
     imagination: int = 15
     """H: steps imagined for learning."""
     imagine_from: int | None = None
@@ -112,12 +120,15 @@ class AgentConfig:
     lam: float = 0.95
     """λ of the returns."""
     entropy: float = 3e-4
+    """η: weight of the policies' entropy."""
     critic_mean: Literal["value", "symlog"] = "value"
     """What a critic's bins average: the return itself, or its symlog, by which random returns are read too low."""
     ema_decay: float = 0.98
     """Of the critics' slow copies."""
     ema_regulariser: float = 1.0
+    """Weight with which critics also learn what their slow copies say."""
     norm_decay: float = 0.99
+    """Of the running 5th and 95th percentile of returns, whose distance advantages are divided by."""
     norm_limit: float = 1.0
     """Least range by which the task policy's returns of reward and cost are divided."""
     backup_norm_limit: float = 0.03
@@ -126,9 +137,13 @@ class AgentConfig:
     unsafe_weight: float = 1.0
     """How much more futures that begin in a violating state count in the backup policy's learning: the way out."""
     learning_rate: float = 3e-5
+    """Step size of Adam for policies and critics."""
     adam_eps: float = 1e-5
+    """ε of that Adam."""
     clip: float = 100.0
+    """Norm to which the gradient of each policy and each critic is clipped."""
     plpg_stop_gradient: bool = True
+    """Whether plpg's weights are taken as given (the paper's equation) or learned through (its code)."""
     lag_start: float = 0.01
     """λ₀ of the Lagrangian."""
     lag_mu: float = 5e-9
@@ -176,6 +191,7 @@ class TrainingConfig:
     early_ratio: float | None = None
     """The ratio for the first `early_frames` after the prefill instead; None: the same throughout."""
     early_frames: int = 100_000
+    """Frames for which `early_ratio` holds."""
     mirror: bool = False
     """Whether every other replayed sequence is mirrored, left for right, where the environment says how: another true episode."""
     updates_per_call: int = 4
@@ -213,6 +229,11 @@ class TrainingConfig:
         above(self, 0, "train_ratio", "env_timeout", "early_ratio")
         if self.capacity < self.envs * self.length:
             raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
+        steps = math.ceil(self.frames / self.action_repeat)
+        if self.batch > steps:  # At each step at most one sequence begins.
+            raise UserError(
+                f"a batch of {self.batch} sequences can never be filled: {self.frames} frames are {steps} steps"
+            )
 
     def updates_due(self, steps: int) -> int:
         """Updates after so many agent steps of play."""
@@ -277,6 +298,10 @@ class Config:
         taught = METHODS[one_of("method", self.method, METHODS)].penalty
         if self.agent.penalty != taught:
             raise UserError(f"method {self.method} has the penalty {taught}, but agent.penalty is {self.agent.penalty}")
+        if self.model.open_loop >= self.training.length:
+            raise UserError(
+                f"model.open_loop must be below training.length, {self.training.length} steps, got {self.model.open_loop}"
+            )
 
 
 __all__ = [

@@ -45,8 +45,8 @@ class Display:
         self.returns: collections.deque[float] = collections.deque(maxlen=20)
         self.costs: collections.deque[float] = collections.deque(maxlen=20)
         self.since: tuple[float, int] | None = None
-        """Clock and frames at the first row by which something had been learned: random play and compiling, which came before, say
-        nothing about how fast the rest will be."""
+        """Clock and frames at the first row by which something had been learned: random play and compiling, which come before,
+        say nothing about how fast the rest will be."""
 
     def __enter__(self) -> Display:
         self.console.print("Compiling, which takes up to a minute or two …", style="dim")

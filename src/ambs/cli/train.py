@@ -25,7 +25,8 @@ SWITCHES = {"--shielded": "on", "--no-shielded": "off"}
 
 @dataclass(frozen=True)
 class Resume:
-    """Go on with a run that was stopped or killed, from its newest intact checkpoint, as if it had never stopped."""
+    """Go on with a run that was stopped or killed, from its newest intact checkpoint, as if it had never stopped;
+    or, with --frames, with a run that is finished."""
 
     run_folder: tyro.conf.Positional[Path]
     """The run folder."""
@@ -141,7 +142,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def prepare_device(device: str, size: str) -> None:
-    """Choose where JAX computes; must come before it is asked for anything."""
+    """Choose where JAX computes and keeps what it compiles; must come before it is asked for anything."""
     if device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
     elif device == "gpu":
@@ -151,6 +152,10 @@ def prepare_device(device: str, size: str) -> None:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=1"
     import jax
 
+    from ambs.cli.cache import keep_compiled
+
+    if sentence := keep_compiled():
+        print(f"ambs: {sentence}", file=sys.stderr)
     if device == "gpu":
         jax.config.update("jax_platforms", "cuda")
         try:
@@ -180,7 +185,10 @@ def _say(session: Session, state: str) -> None:
     if session.folder.log_error:
         print(f"ambs: some rows could not be logged: {session.folder.log_error}", file=sys.stderr)
     if state == "finished":
-        print(f"Finished: {path}\nEvaluate it:  ambs eval {words} --shield paired\nSee its curves:  ambs report {path}")
+        print(
+            f"Finished: {path}\nEvaluate it:  ambs eval {words} --shield paired\nSee its curves:  ambs report {path}\n"
+            f"Go on for longer:  ambs resume {words} --frames {2 * session.trainer.config.training.frames}"
+        )
     else:
         print(f"Stopped; everything is saved. Go on with:  ambs resume {words}")
     sys.stdout.flush()

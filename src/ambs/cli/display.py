@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ambs.storage.tensorboard import MISSING
 from ambs.training.observers import Observer, Row, shown_to
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Display:
         self.console.print(
             f"replay buffer: {replay.nbytes / 1e9:.2f} GB in {replay.place} memory when full", style="dim"
         )
+        if MISSING:
+            self.console.print(f"note: {MISSING}", style="dim", highlight=False, soft_wrap=True, markup=False)
         if config.shielded and config.shield.caveat:
             self.console.print(f"note: {config.shield.caveat}", style="yellow")
         if self.console.is_terminal:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from ambs import __version__
 from ambs.cli.check import Check
 from ambs.cli.check_env import CheckEnv
 from ambs.cli.compare import Compare
@@ -32,6 +33,15 @@ from ambs.errors import RUN_FAILED, RunError, UserError
 @dataclass(frozen=True)
 class _Train:
     """In the list of verbs only; the settings of `train` depend on each other, so it reads its own."""
+
+
+class _Version:
+    """`ambs --version`."""
+
+    def run(self) -> int:
+        """Print it."""
+        print(f"ambs {__version__}")
+        return 0
 
 
 Verb = (
@@ -92,12 +102,14 @@ def _open_streams() -> None:
 
 
 def _parse(args: list[str]) -> Any:
+    if args[:1] == ["--version"]:
+        return _Version()
     if args[:1] == ["train"]:
         return parse_train(args[1:])
     return tyro.cli(
         Verb,
         prog="ambs",
-        description="Approximate model-based shielding: learn without breaking things on the way.",
+        description="Approximate model-based shielding: learn without breaking things on the way. `ambs --version` says which.",
         args=args,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
     )

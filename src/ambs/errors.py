@@ -1,5 +1,8 @@
 """The exceptions that are meant for people; docs/reliability.md lists the exit codes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 STOPPED = 75
 """Exit code of a run that was asked to stop and can be resumed (EX_TEMPFAIL)."""
 RUN_FAILED = 70
@@ -20,3 +23,25 @@ class RunError(RuntimeError):
     def __init__(self, sentence: str, code: int = RUN_FAILED) -> None:
         super().__init__(sentence)
         self.code = code
+
+
+EXTRAS = {
+    "mujoco": ("MuJoCo", "gym"),
+    "matplotlib": ("matplotlib", "report"),
+    "PIL": ("Pillow", "report"),
+    "tensorboard": ("TensorBoard", "tensorboard"),
+}
+"""Packages that a small installation does without: what they are called, and the extra that brings them."""
+
+
+@contextmanager
+def extras() -> Iterator[None]:
+    """Within, the import of a package that an extra would have brought fails with a sentence that names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        title, extra = EXTRAS[package]
+        raise UserError(f"this needs {title}, which is not installed: pip install 'ambs[{extra}]'") from None

@@ -151,9 +151,46 @@ def test_a_property_sets_level_horizon_and_formula():
     assert (config.shield.horizon, config.psi) == (20, "!(hazard | collision)")
 
 
-@pytest.mark.parametrize(
-    "text", ["!hazard", "P>=0.9 [ F<=30 hazard ]", "P=? [ G<=30 !hazard ]", "P>=0.9 [ G !hazard ]"]
-)
+def test_a_property_leaves_the_margin_alone(capsys):
+    """ε stays, unless it must be below Δ, which is said; who names another ε, in a file or by a flag, knows it already."""
+    told: list[str] = []
+    usual = quickstart().shield
+    kept = resolve("quickstart", spec="P>=0.85 [ G<=3 !hazard ]", say=told.append).shield
+    assert kept == replace(usual, safety_level=0.15)
+    assert not told
+    narrow = "P>=0.95 [ G<=3 !hazard ]"
+    assert resolve("quickstart", spec=narrow, say=told.append).shield.approximation_error == 0.045
+    assert told == ["ε must be below Δ = 0.05: it is 0.045 instead of 0.1"]
+    resolve("quickstart", spec=narrow, changes={"shield": {"approximation_error": 0.04}}, say=told.append)
+    assert len(told) == 1
+    parse_train(["--preset", "quickstart", "--spec", narrow, "--shield.approximation-error", ".04"])
+    assert not capsys.readouterr().err
+    parse_train(["--preset", "quickstart", "--spec", narrow])
+    assert capsys.readouterr().err == f"ambs: {told[0]}\n"
+
+
+def test_a_formula_alone_sets_psi_alone():
+    assert resolve("quickstart", spec="not hazard") == replace(quickstart(), psi="!hazard")
+    with pytest.raises(UserError, match="without P"):
+        resolve(spec="!hazard & P>=0.9 [ G<=3 !hazard ]")
+
+
+def test_one_name_on_the_command_line_for_one_thing(capsys):
+    """--psi and --shielded are taken as ever, and only --spec and --shield are shown."""
+    assert parse_train(["--psi", "!hazard"]).settings == parse_train(["--spec", "!hazard"]).settings
+    assert parse_train(["--no-shielded"]).settings == parse_train(["--shield", "off"]).settings
+    with pytest.raises(UserError, match="--spec is said to be !hazard and !vase: say it once"):
+        parse_train(["--spec", "!hazard", "--psi", "!vase"])
+    with pytest.raises(SystemExit):
+        parse_train(["--help"])
+    shown = capsys.readouterr().out
+    assert "--spec" in shown
+    assert "--shield {" in shown
+    assert "--psi" not in shown
+    assert "shielded" not in shown.replace("unshielded", "")
+
+
+@pytest.mark.parametrize("text", ["P>=0.9 [ F<=30 hazard ]", "P=? [ G<=30 !hazard ]", "P>=0.9 [ G !hazard ]"])
 def test_other_properties_are_refused(text):
     with pytest.raises(UserError, match="must have the form"):
         resolve("default", spec=text)

@@ -80,7 +80,7 @@ def test_a_file_that_names_a_method_trains_it(tmp_path):
     assert parse_train(["--config", str(file)]).settings == resolve(method="lag")
     with pytest.raises(UserError, match=r"method is asked to be copt, but .* method lag"):
         parse_train(["--config", str(file), "--method", "copt"])
-    with pytest.raises(UserError, match="--shield says off, but --shielded says true"):
+    with pytest.raises(UserError, match="--shield is said to be off and on"):
         parse_train(["--config", str(file), "--shield", "off", "--shielded"])
 
 

@@ -150,9 +150,17 @@ def test_worlds_are_the_same_whatever_the_shield_does(runs):
     np.testing.assert_array_equal(other.get_state()["roots"], straight.trainer.envs.get_state()["roots"])
 
 
-def test_a_finished_run_is_not_resumed(runs):
-    with pytest.raises(UserError, match="is finished"):
+def test_a_finished_run_goes_on_only_for_longer(runs, tmp_path):
+    with pytest.raises(UserError, match="is finished: 1600 frames are played; --frames with more"):
         reopen(runs[0].folder.path)
+    path = shutil.copytree(runs[0].folder.path, tmp_path / "run")
+    with pytest.raises(UserError, match="is finished: 1600 frames"):
+        reopen(path, frames=1600)
+    session, _ = reopen(path, frames=1700)
+    assert (session.trainer.accounts.frames, session.trainer.finished) == (1600, False)
+    session.folder.close()
+    session.trainer.close()
+    assert RunFolder.open(path).config["training"]["frames"] == 1700
 
 
 def test_a_poisoned_batch_is_skipped_and_counted(runs):

@@ -53,6 +53,8 @@ def run(
 
     `on_step(name, done, total)` is told after every control step.
     """
+    from ambs.report.demo_plot import draw  # Before the drive: what is missing is said at once.
+
     out.mkdir(parents=True, exist_ok=True)
     world = CROWDED
     recorded = {
@@ -71,8 +73,6 @@ def run(
         "violations_saved_per_episode": mean_interval(saved)._asdict(),
         "files": [str(out / "demo.png"), str(out / "demo.json")],
     }
-    from ambs.report.demo_plot import draw
-
     draw(world, recorded["off"], recorded["on"], imagined(world, recorded["on"], config), out / "demo.png")
     (out / "demo.json").write_text(json.dumps(result, indent=1, allow_nan=False))
     return result

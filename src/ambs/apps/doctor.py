@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from ambs.errors import EXTRAS, UserError
 from ambs.storage.provenance import PACKAGES
 
 LEAST_PYTHON = (3, 11)
@@ -69,12 +70,18 @@ def python(found: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 def packages(names: tuple[str, ...] = PACKAGES) -> Finding:
     """Versions of what training uses."""
-    found, missing = [], []
+    found: list[str] = []
+    missing: list[str] = []
+    left_out: list[str] = []
     for name in names:
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            missing.append(name)
+            (left_out if name in EXTRAS else missing).append(name)
+    if left_out and not missing:
+        wanted = ",".join(EXTRAS[name][1] for name in left_out)
+        advice = f"enough to train on the small worlds; `pip install 'ambs[{wanted}]'` brings the rest"
+        return Finding("packages", "note", f"{', '.join(found)}; without {', '.join(left_out)}", advice)
     if missing:
         said = f"missing: {', '.join(missing)}"
         return Finding("packages", "problem", said, "install them with `make install` or `pip install ambs`")
@@ -116,7 +123,10 @@ def mujoco_steps() -> Finding:
 
     import ambs
 
-    env = ambs.make("PointGoal1", observation="vision")
+    try:
+        env = ambs.make("PointGoal1", observation="vision")
+    except UserError as error:
+        return Finding("MuJoCo", "note", str(error), "only the small worlds can be played and trained on")
     try:
         env.reset(seed=0)
         picture = env.step(np.zeros(2))[0]

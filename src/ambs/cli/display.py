@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ambs.storage.tensorboard import MISSING
 from ambs.training.observers import Observer, Row, shown_to
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class Display:
         self.live: Live | None = None
         self.returns: collections.deque[float] = collections.deque(maxlen=20)
         self.costs: collections.deque[float] = collections.deque(maxlen=20)
-        self.started = time.monotonic()
+        self.since: tuple[float, int] | None = None
+        """Clock and frames at the first row by which something had been learned: random play and compiling, which come before,
+        say nothing about how fast the rest will be."""
 
     def __enter__(self) -> Display:
         return self
@@ -58,7 +61,6 @@ class Display:
         trainer = session.trainer
         config, replay = trainer.config, trainer.replay
         self.wanted = config.training.frames
-        self.played = trainer.accounts.frames
         shield = "on" if config.shielded else "off"
         self.console.print(
             f"{config.env}, {config.obs}, {config.method}, shield {shield}, seed {config.seed} → {session.folder.path}"
@@ -66,6 +68,8 @@ class Display:
         self.console.print(
             f"replay buffer: {replay.nbytes / 1e9:.2f} GB in {replay.place} memory when full", style="dim"
         )
+        if MISSING:
+            self.console.print(f"note: {MISSING}", style="dim", highlight=False, soft_wrap=True, markup=False)
         if config.shielded and config.shield.caveat:
             self.console.print(f"note: {config.shield.caveat}", style="yellow")
         self.console.print("Compiling, which takes up to a minute or two …", style="dim")
@@ -73,7 +77,7 @@ class Display:
             self.bar = Progress(
                 TextColumn("{task.completed:,.0f} of {task.total:,.0f} frames"), BarColumn(), TimeRemainingColumn()
             )
-            self.task = self.bar.add_task("", total=self.wanted, completed=self.played)
+            self.task = self.bar.add_task("", total=self.wanted, completed=trainer.accounts.frames)
             self.live = Live(self.bar, console=self.console, refresh_per_second=4)
             self.live.start()
 
@@ -88,10 +92,11 @@ class Display:
     def show(self, row: Row) -> None:
         """A new row of metrics."""
         facts = self._facts(row)
+        if self.since is None and row["updates"]:
+            self.since = (time.monotonic(), row["frames"])
         if self.live is None:
-            left = self._left(row["frames"])
             self.console.print(
-                f"{row['frames']:>9,} frames  " + "  ".join(f"{k} {v}" for k, v in facts) + f"  left {left}",
+                "  ".join([f"{row['frames']:>9,} frames", *(f"{name} {value}" for name, value in facts)]),
                 soft_wrap=True,
                 highlight=False,
             )
@@ -106,23 +111,23 @@ class Display:
         self.live.update(outer)
 
     def _facts(self, row: Row) -> list[tuple[str, str]]:
-        mean = sum(self.returns) / len(self.returns) if self.returns else float("nan")
-        cost = sum(self.costs) / len(self.costs) if self.costs else float("nan")
-        facts = [
-            ("return", f"{mean:.2f}"),
-            ("violations/episode", f"{cost:.1f}"),
-            ("violations so far", f"{row['violations']}"),
-        ]
+        facts = []
+        if self.returns:
+            facts.append(("return", f"{sum(self.returns) / len(self.returns):.2f}"))
+            facts.append(("violations/episode", f"{sum(self.costs) / len(self.costs):.1f}"))
+        facts.append(("violations so far", f"{row['violations']}"))
         if "shield/override_rate" in row:
             facts.append(("overridden", f"{row['shield/override_rate']:.1%}"))
         if "model/total" in row:
             facts += [("model loss", f"{row['model/total']:.2f}"), ("KL", f"{row['model/kl']:.2f}")]
         if row["updates/skipped"]:
             facts.append(("updates skipped", str(row["updates/skipped"])))
-        facts.append(("frames/s", f"{row['time/frames_per_second']:.0f}"))
+        if self.since is not None:
+            facts.append(("frames/s", f"{row['time/frames_per_second']:.0f}"))
+            facts += [("left", self._left(row["frames"], *self.since))] if self.live is None else []
         return facts
 
-    def _left(self, frames: int) -> str:
-        rate = (frames - self.played) / max(time.monotonic() - self.started, 1e-9)
+    def _left(self, frames: int, clock: float, before: int) -> str:
+        rate = (frames - before) / max(time.monotonic() - clock, 1e-9)
         seconds = max(self.wanted - frames, 0) / rate if rate > 0 else 0
         return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

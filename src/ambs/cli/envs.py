@@ -35,9 +35,13 @@ def describe(spec: Any) -> dict[str, str]:
     """Id, Ψ and a sentence about a registered environment."""
     from gymnasium.envs.registration import load_env_creator
 
-    from ambs.envs.safety_gym.tasks import TASKS
+    from ambs.errors import UserError
 
     if "task" in spec.kwargs:
+        try:
+            from ambs.envs.safety_gym.tasks import TASKS
+        except UserError as error:
+            return {"id": spec.id, "psi": "", "summary": str(error)}
         task = TASKS[spec.kwargs["task"]]
         return {"id": spec.id, "psi": task.psi, "summary": task.summary}
     env: Any = load_env_creator(spec.entry_point)()

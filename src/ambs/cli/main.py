@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args
 
 import tyro
 
+from ambs import __version__
 from ambs.cli.check import Check
 from ambs.cli.check_env import CheckEnv
 from ambs.cli.compare import Compare
@@ -33,6 +34,15 @@ from ambs.errors import NO_READER, RUN_FAILED, RunError, UserError
 @dataclass(frozen=True)
 class _Train:
     """In the list of verbs only; the settings of `train` depend on each other, so it reads its own."""
+
+
+class _Version:
+    """`ambs --version`."""
+
+    def run(self) -> int:
+        """Print it."""
+        print(f"ambs {__version__}")
+        return 0
 
 
 Verb = (
@@ -113,12 +123,14 @@ def _open_streams() -> None:
 def _parse(args: list[str]) -> Any:
     if args and not args[0].startswith("-"):
         one_of("the verb", args[0], VERBS)
+    if args[:1] == ["--version"]:
+        return _Version()
     if args[:1] == ["train"]:
         return parse_train(args[1:])
     return tyro.cli(
         Verb,
         prog="ambs",
-        description="Approximate model-based shielding: learn without breaking things on the way.",
+        description="Approximate model-based shielding: learn without breaking things on the way. `ambs --version` says which.",
         args=args,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
     )

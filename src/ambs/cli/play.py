@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from ambs.errors import UserError
+from ambs.errors import UserError, extras
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +76,9 @@ def record(env: Any, options: Play) -> tuple[list[np.ndarray], float, float]:
 def _drawn(env: Any, info: dict[str, Any], options: Play) -> np.ndarray:
     """One picture: the views side by side, and under them a field for Ψ and one for each atom."""
     import numpy as np
-    from PIL import Image, ImageDraw
+
+    with extras():
+        from PIL import Image, ImageDraw
 
     if hasattr(env, "picture"):
         views = ("chase", "top_down") if options.view == "both" else (options.view,)

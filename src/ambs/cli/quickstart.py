@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class Quickstart:
 
         if self.seed < 0 or self.episodes < 2:
             raise UserError("--seed must be at least 0 and --episodes at least 2")
+        import_module("ambs.report.quickstart_plot")  # What is missing is said at once, not after the training.
         console = Console()
         out = self.out / f"quickstart-s{self.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         extra = [] if self.frames is None else ["--frames", str(self.frames)]

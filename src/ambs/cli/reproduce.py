@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -74,6 +75,7 @@ class Reproduce:
         _list(console, found, plan)
         if self.dry_run:
             return 0
+        import_module("ambs.report.plots")  # What is missing is said at once, not after days of training.
         outcome = _run(console, found, plan)
         found = [find_run(cell, plan.out, scale, self.semantics) for cell in chosen]
         for path in render(comparison, found, plan.out):

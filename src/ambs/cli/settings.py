@@ -25,7 +25,8 @@ class Train:
     preset: Literal["quickstart", "default", "paper-scale"] = "default"
     """quickstart: point_world, minutes on two cores. default: the paper's tasks on one GPU. paper-scale: its sizes."""
     spec: str | None = None
-    """Safety property such as "P>=0.9 [ G<=30 !hazard ]": Δ, horizon and Ψ at once."""
+    """Safety property such as "P>=0.9 [ G<=30 !hazard ]": Δ, horizon and Ψ at once; or a formula such as "!hazard": Ψ alone. ε
+    stays, unless Δ does not exceed it. None: the preset's Δ and horizon, the environment's own Ψ."""
     shield: Literal["on", "off"] | None = None
     """Switch the shield, whatever the method; None: as the method has it."""
     config: Path | None = None

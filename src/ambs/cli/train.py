@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from ambs.training.session import Session
 
 WHAT = "Train an agent: world model, task policy, backup policy and shield, from scratch."
+SWITCHES = {"--shielded": "on", "--no-shielded": "off"}
+"""Earlier names of `--shield on` and `--shield off`."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Go on with a run that was stopped or killed, from its newest intact checkpoint, as if it had never stopped."""
+    """Go on with a run that was stopped or killed, from its newest intact checkpoint, as if it had never stopped;
+    or, with --frames, with a run that is finished."""
 
     run_folder: tyro.conf.Positional[Path]
     """The run folder."""
@@ -62,21 +65,15 @@ def parse_train(args: list[str]) -> Train:
     from ambs.config.migration import migrated_flags
     from ambs.config.resolve import resolve
 
-    args = migrated_flags(args)
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("--preset", "--semantics", "--method", "--spec", "--shield", "--config"):
-        first.add_argument(name)
-    try:
-        early, _ = first.parse_known_args(args)
-        known = {name: value for name, value in vars(early).items() if value is not None}
-    except argparse.ArgumentError:
-        known = {}  # tyro tells what is wrong below.
+    args = _renamed(migrated_flags(args))
+    known = _early(args)
     file = known.pop("config", None)
     preset = known.pop("preset", "default")
+    notes: list[str] = []
     try:
         changes = _read(Path(file)) if file is not None else None
         _refuse_factories(changes or {}, args)
-        settings = resolve(preset if preset in PRESETS else "default", changes=changes, **known)
+        settings = resolve(preset if preset in PRESETS else "default", changes=changes, say=notes.append, **known)
     except UserError as error:
         if "--help" in args or "-h" in args:
             settings = Config()
@@ -88,9 +85,39 @@ def parse_train(args: list[str]) -> Train:
         args=args,
         default=Train(settings=settings),
     )
-    if found.shield is not None and found.settings.shielded != (found.shield == "on"):
-        raise UserError(f"--shield says {found.shield}, but --shielded says {str(found.settings.shielded).lower()}")
+    if found.settings.shield.approximation_error == settings.shield.approximation_error:
+        for note in notes:
+            print(f"ambs: {note}", file=sys.stderr)
     return found
+
+
+def _renamed(args: list[str]) -> list[str]:
+    """Words of a command line in which --spec and --shield stand for their earlier names."""
+    found = []
+    for word in args:
+        flag, equals, value = word.partition("=")
+        if flag == "--psi":
+            found.append(f"--spec{equals}{value}")
+        elif word in SWITCHES:
+            found += ["--shield", SWITCHES[word]]
+        else:
+            found.append(word)
+    return found
+
+
+def _early(args: list[str]) -> dict[str, str]:
+    """The flags that change the defaults of others, by name; what is said twice must be the same."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("--preset", "--semantics", "--method", "--spec", "--shield", "--config"):
+        first.add_argument(name, action="append")
+    try:
+        told, _ = first.parse_known_args(args)
+    except argparse.ArgumentError:
+        return {}  # tyro tells what is wrong.
+    for name, values in vars(told).items():
+        if values is not None and len(set(values)) > 1:
+            raise UserError(f"--{name} is said to be {' and '.join(values)}: say it once")
+    return {name: values[0] for name, values in vars(told).items() if values is not None}
 
 
 def _refuse_factories(changes: dict[str, Any], args: list[str]) -> None:
@@ -115,7 +142,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def prepare_device(device: str, size: str) -> None:
-    """Choose where JAX computes; must come before it is asked for anything."""
+    """Choose where JAX computes and keeps what it compiles; must come before it is asked for anything."""
     if device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
     elif device == "gpu":
@@ -125,6 +152,10 @@ def prepare_device(device: str, size: str) -> None:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=1"
     import jax
 
+    from ambs.cli.cache import keep_compiled
+
+    if sentence := keep_compiled():
+        print(f"ambs: {sentence}", file=sys.stderr)
     if device == "gpu":
         jax.config.update("jax_platforms", "cuda")
         try:
@@ -154,7 +185,10 @@ def _say(session: Session, state: str) -> None:
     if session.folder.log_error:
         print(f"ambs: some rows could not be logged: {session.folder.log_error}", file=sys.stderr)
     if state == "finished":
-        print(f"Finished: {path}\nEvaluate it:  ambs eval {words} --shield paired\nSee its curves:  ambs report {path}")
+        print(
+            f"Finished: {path}\nEvaluate it:  ambs eval {words} --shield paired\nSee its curves:  ambs report {path}\n"
+            f"Go on for longer:  ambs resume {words} --frames {2 * session.trainer.config.training.frames}"
+        )
     else:
         print(f"Stopped; everything is saved. Go on with:  ambs resume {words}")
     sys.stdout.flush()

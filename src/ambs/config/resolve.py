@@ -5,7 +5,7 @@ import difflib
 import reprlib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ambs.config.checks import one_of
@@ -14,8 +14,8 @@ from ambs.config.migration import MOVED, completed, migrated
 from ambs.config.presets import PRESETS
 from ambs.config.settings import Config, SafetyConfig
 from ambs.errors import UserError
-from ambs.shield.config import paper_semantics
-from ambs.spec.parser import parse_property
+from ambs.shield.config import ShieldConfig, paper_semantics
+from ambs.spec.parser import parse_formula, parse_property
 from ambs.spec.pctl import Always, Probability
 
 SEMANTICS = ("corrected", "paper")
@@ -30,10 +30,12 @@ def resolve(
     shield: str | None = None,
     spec: str | None = None,
     changes: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Config:
     """The settings of a run; `changes` is a nested mapping of fields, as in a config file, and has the last word.
 
-    A method or semantics in `changes` is applied as such, with all that belongs to it; what contradicts it is refused.
+    A method or semantics in `changes` is applied as such, with all that belongs to it; what contradicts it is refused. `say` is
+    told, in a sentence, where `spec` changes what it does not name.
     """
     changes = changes or {}
     config = PRESETS[one_of("preset", preset, PRESETS)]()
@@ -42,12 +44,22 @@ def resolve(
     config = with_method(config, _agreed("method", method, changes, METHODS, config.method))
     if size is not None:
         config = changed(config, {"model": {"size": size}})
+    usual = config.shield
     if spec is not None:
         config = with_spec(config, spec)
     if shield is not None:
         config = changed(config, {"shielded": one_of("shield", shield, ("on", "off")) == "on"})
     _refuse_contradictions(config, changes)
-    return changed(config, migrated(changes))
+    found = changed(config, migrated(changes))
+    if say is not None and found.shield.approximation_error == config.shield.approximation_error:
+        _tell_margin(say, usual, found.shield)
+    return found
+
+
+def _tell_margin(say: Callable[[str], None], usual: ShieldConfig, found: ShieldConfig) -> None:
+    error, level = found.approximation_error, found.safety_level
+    if error < usual.approximation_error:
+        say(f"ε must be below Δ = {level:g}: it is {error:g} instead of {usual.approximation_error:g}")
 
 
 def _agreed(name: str, told: str | None, changes: Mapping[str, Any], choices: Any, usual: str) -> str:
@@ -126,19 +138,24 @@ def with_method(config: Config, name: str) -> Config:
 
 
 def with_spec(config: Config, text: str) -> Config:
-    """Δ, n and Ψ from a property such as `P>=0.9 [ G<=30 !hazard ]`."""
+    """Δ, n and Ψ from a property such as `P>=0.9 [ G<=30 !hazard ]`, or Ψ alone from a formula such as `!hazard`.
+
+    All else stays: ε too, unless Δ does not exceed it; then it becomes .9 Δ, the paper's share.
+    """
     wanted = parse_property(text)
-    path = wanted.path if isinstance(wanted, Probability) else None
-    if not isinstance(wanted, Probability) or not isinstance(path, Always) or path.steps is None or not wanted.bound:
+    if not isinstance(wanted, Probability):
+        return dataclasses.replace(config, psi=str(parse_formula(text)))
+    path = wanted.path
+    if not isinstance(path, Always) or path.steps is None or not wanted.bound:
         raise UserError(f"spec must have the form 'P>=0.9 [ G<=30 !hazard ]', got {text!r}")
     if wanted.comparison != ">=":
         raise UserError(f"spec must ask for a probability of at least so much (P>=…), got {text!r}")
-    level = float(1 - wanted.bound)
+    level, error = float(1 - wanted.bound), config.shield.approximation_error
     steps = min(config.shield.steps, path.steps) if config.shield.rolled is not None else None
     shield = dataclasses.replace(
         config.shield,
         safety_level=level,
-        approximation_error=round(0.9 * level, 12),
+        approximation_error=error if error < level else round(0.9 * level, 12),
         horizon=path.steps,
         rolled=steps,
     )

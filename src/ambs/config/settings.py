@@ -285,9 +285,9 @@ class Config:
     """penl, plpg, copt: AMBS with that policy gradient; ambs: shield only; lag: augmented Lagrangian; dreamer: neither."""
     semantics: Literal["corrected", "paper"] = "corrected"
     """The paper with its slips repaired, or what its code did. A name only; the other fields decide."""
-    psi: str | None = None
+    psi: Annotated[str | None, tyro.conf.Suppress] = None  # --spec on the command line
     """Safety formula Ψ over the environment's atoms; None: the environment's own."""
-    shielded: bool = True
+    shielded: Annotated[bool, tyro.conf.Suppress] = True  # --shield on the command line
     """Whether the shield decides."""
     seed: int = 0
     """Worlds, weights, noise: everything."""

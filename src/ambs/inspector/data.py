@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ambs.errors import extras
 from ambs.inspector.audit import UNSURE, audit
 from ambs.recording.schema import NOT_DRAWN, Decided, Episode, Futures
 from ambs.spec.bounds import clopper_pearson
@@ -261,7 +262,8 @@ def _base64(array: np.ndarray) -> str:
 
 
 def _jpeg(picture: np.ndarray) -> str:
-    from PIL import Image
+    with extras():
+        from PIL import Image
 
     out = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(picture)).save(out, "JPEG", quality=QUALITY, subsampling=0)

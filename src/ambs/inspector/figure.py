@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ambs.errors import extras
 from ambs.inspector.document import promise
 from ambs.recording.schema import Episode, Examination, Facts
 
@@ -15,7 +16,8 @@ AROUND = 25
 
 def draw(recording: Episode, step: int, path: Path, kind: str) -> None:
     """Write the figure, `kind` png or svg."""
-    import matplotlib
+    with extras():
+        import matplotlib
 
     matplotlib.use("agg")
     # A file on disk may hold what matplotlib would take for mathematics.

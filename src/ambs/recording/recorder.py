@@ -14,7 +14,7 @@ from ambs.acting.agent import Agent
 from ambs.envs.scene import Scene, kind_looks, kind_names, stacked
 from ambs.envs.snapshot import one_env
 from ambs.envs.vector.replicas import UNSAVED
-from ambs.errors import UserError
+from ambs.errors import UserError, extras
 from ambs.recording.counterfactuals import Moment
 from ambs.recording.examine import Budget, Details, Played
 from ambs.recording.schema import Decided, Episode, Examination, Facts, Places, Step, stack
@@ -48,6 +48,9 @@ class Recorder:
         self.budget = Budget()
         if record is not None and any(path for kind in KINDS_OF_FILES for path in record.glob(f"episode-*.{kind}")):
             raise UserError(f"{record} already holds recorded episodes: name another folder, or delete them first")
+        if video is not None:
+            with extras():  # Here, not when the first episode is over.
+                import PIL  # noqa: F401
         self.details = Details(agent, self.budget) if record is not None else None
         for folder in (record, video):
             if folder is not None:

@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.patches import Circle
+
+from ambs.errors import extras
+
+with extras():
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Circle
 
 INK, HAZARD, GOAL, PATH, BAD, OVERRIDE, FUTURE = (
     "#1f2933",

@@ -3,8 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
+
+from ambs.errors import extras
+
+with extras():
+    import matplotlib.pyplot as plt
 
 COLOURS = ("#d1495b", "#e08e2b", "#6b7a8f", "#2a6fbb", "#2f9464", "#7a4fb5", "#0f8a9d", "#9a6a3a")
 """The page's, in the same order."""

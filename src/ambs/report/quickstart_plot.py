@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from ambs.config.methods import METHODS, title_with_shield
+from ambs.errors import extras
+
+with extras():
+    import matplotlib.pyplot as plt
 
 COLOURS: dict[str, str] = {name: "#1a6fb0" if method.shielded else "#d62839" for name, method in METHODS.items()}
 

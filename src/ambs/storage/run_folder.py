@@ -227,7 +227,8 @@ class RunFolder:
             if self._events is None:
                 rows = {prefix: iterate_rows(self.path / name) for name, prefix in PREFIXES.items()}
                 self._events = rewrite(self.tensorboard, rows)
-            self._events.flush()
+            if self._events is not None:
+                self._events.flush()
 
     @contextmanager
     def forgiving(self) -> Iterator[None]:

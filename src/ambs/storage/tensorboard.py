@@ -9,11 +9,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
-
+from ambs.errors import UserError, extras
 from ambs.storage.files import write_all
+
+MISSING = ""
+"""Why nothing is written for TensorBoard; empty if it is."""
+try:
+    with extras():
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+except UserError as error:
+    MISSING = f"nothing is written for TensorBoard: {error}"
 
 _FLUSH_BYTES = 1 << 20
 _counter = itertools.count()
@@ -54,8 +61,11 @@ class EventFile:
         os.close(self._fd)
 
 
-def rewrite(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> EventFile:
-    """Delete the folder's event files and write a new one from rows by prefix; it stays open for more."""
+def rewrite(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> EventFile | None:
+    """Delete the folder's event files and write a new one from rows by prefix; it stays open for more. None, and nothing done,
+    where TensorBoard is not installed."""
+    if MISSING:
+        return None
     folder.mkdir(exist_ok=True)
     for old in folder.glob("events.out.tfevents.*"):
         old.unlink()

@@ -175,11 +175,10 @@ def _without(found: checkpoint.Checkpoint, trainer: Trainer) -> tuple[str, ...]:
 
 def _refuse_finished(found: checkpoint.Checkpoint, run: Path, config: Config) -> None:
     check_meta(found)
-    if found.meta["totals"]["frames"] >= config.training.frames:
+    played = found.meta["totals"]["frames"]
+    if played >= config.training.frames:
         _correct_status(run)
-        raise UserError(
-            f"{run} is finished: all {config.training.frames} frames are played; --frames lets it go on for longer"
-        )
+        raise UserError(f"{run} is finished: {played} frames are played; --frames with more lets it go on for longer")
 
 
 def _correct_status(run: Path) -> None:

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from ambs.envs.options import choose_spec
 from ambs.envs.safety_gym.observation import VIEWS, Observation, Options, one_of
 from ambs.envs.safety_gym.tasks import find_task
-from ambs.errors import UserError
+from ambs.errors import UserError, extras
 from ambs.spec.formula import Atoms, Formula
 
 
@@ -130,7 +130,8 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
         return {"labels": labels, "cost": float(not self.psi.holds(labels, self.atoms))}
 
     def _show(self) -> None:
-        import matplotlib.pyplot as plt
+        with extras():
+            import matplotlib.pyplot as plt
 
         picture = self.picture(self.view, self.view_size)
         if self._window is None:

@@ -9,14 +9,16 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import mujoco
 import numpy as np
 from jaxtyping import UInt8
 from numpy import ndarray
 
 from ambs.envs.safety_gym import appearance as look
 from ambs.envs.safety_gym.objects import GOAL, HAZARD, VASE, Kind, Things, drawn
-from ambs.errors import UserError
+from ambs.errors import UserError, extras
+
+with extras():
+    import mujoco
 
 GL_HELP = (
     "renderer='mujoco' needs OpenGL, and none could be started here ({reason}): install libegl1 or libosmesa6 "

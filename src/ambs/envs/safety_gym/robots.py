@@ -10,10 +10,13 @@ import functools
 from dataclasses import dataclass
 from typing import Literal
 
-import mujoco
 import numpy as np
 
 from ambs.envs.safety_gym.objects import Kind, Things
+from ambs.errors import extras
+
+with extras():
+    import mujoco
 
 FRAME_SKIP = 10
 """Simulator steps per frame."""

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import mujoco
 import numpy as np
+
+from ambs.errors import extras
+
+with extras():
+    import mujoco
 
 _ARRAYS = ("tree_asleep", "tree_awake", "body_awake", "body_awake_ind", "parent_awake_ind", "dof_awake_ind")
 _COUNTS = ("ntree_awake", "nbody_awake", "nparent_awake", "nv_awake")

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import mujoco
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -20,7 +19,10 @@ from ambs.envs.safety_gym.objects import HAZARD, Kind, drawn
 from ambs.envs.safety_gym.robots import FRAME_SKIP, build_model
 from ambs.envs.safety_gym.tasks import MAX_FRAMES, Task
 from ambs.envs.snapshot import check_fields, generator_from_array, generator_to_array
-from ambs.errors import UserError
+from ambs.errors import UserError, extras
+
+with extras():
+    import mujoco
 
 SENSORS = 12
 GRAVITY = np.array([0.0, 0.0, 9.81])

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 
 from ambs.envs.mirror import Mirror
+from ambs.envs.saving import can_save
 from ambs.envs.scene import Scene
 from ambs.envs.snapshot import Snapshot, check_fields
 from ambs.envs.vector.vector import MAX_FAULTS, Frames, LabelledVectorEnv
@@ -182,7 +183,7 @@ class ReplicaVectorEnv(LabelledVectorEnv):
             max_faults=max_faults,
         )
         self._name, self._factory = str(probe), factory
-        self.can_save = all(probe.has_wrapper_attr(name) for name in ("get_state", "set_state"))
+        self.can_save = can_save(probe)
         self.can_draw = getattr(probe, "render_mode", None) == "rgb_array"
         self._has_scenes = probe.has_wrapper_attr("map_scene")
         self._imagines = self._has_scenes and probe.has_wrapper_attr("map_imagined")

@@ -67,8 +67,9 @@ class Display:
         self.console.print(
             f"replay buffer: {replay.nbytes / 1e9:.2f} GB in {replay.place} memory when full", style="dim"
         )
-        if config.shielded and config.shield.caveat:
-            self.console.print(f"note: {config.shield.caveat}", style="yellow")
+        for caveat in (trainer.caveat, config.shield.caveat if config.shielded else ""):
+            if caveat:
+                self.console.print(f"note: {caveat}", style="yellow", soft_wrap=True)
         if self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("{task.completed:,.0f} of {task.total:,.0f} frames"), BarColumn(), TimeRemainingColumn()

@@ -173,9 +173,18 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """Continue from a saved state exactly as the saved environments would have; returns what they see."""
         check_fields(state, self._counters(), type(self).__name__)
         self._restore(state)
-        self._over, self._episodes = np.array(state["over"], bool), np.array(state["episodes"], np.int64)
-        self._roots, self.steps = np.array(state["roots"], np.int64), int(state["steps"])
+        self._count_from(state)
         return self._observe()
+
+    def get_progress(self) -> Snapshot:
+        """What can be told of environments that cannot be saved: how far each is in its sequence of seeds."""
+        return self._counters()
+
+    def set_progress(self, state: Snapshot) -> None:
+        """Go on from `get_progress` or `get_state` with new episodes, which the next step starts."""
+        check_fields(state, self._counters(), type(self).__name__)
+        self._count_from(state)
+        self._over = np.ones(self.num_envs, bool)
 
     def pictures(self, which: Sequence[int]) -> dict[int, np.ndarray]:
         """The current states of these environments for people to look at, uint8 `[height, width, 3]`; of those that can tell."""
@@ -195,6 +204,10 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def outlook(self) -> Outlook | None:
         """How the robots move and what they have before their eyes; None: these environments cannot tell."""
         return None
+
+    def _count_from(self, state: Snapshot) -> None:
+        self._over, self._episodes = np.array(state["over"], bool), np.array(state["episodes"], np.int64)
+        self._roots, self.steps = np.array(state["roots"], np.int64), int(state["steps"])
 
     def _counters(self) -> Snapshot:
         over = np.ones(self.num_envs, bool) if self._over is None else self._over.copy()

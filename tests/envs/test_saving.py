@@ -14,8 +14,9 @@ from tests.envs.counting import counting
 
 
 @pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
-    """Gymnasium's MuJoCo environments want imageio for films alone."""
+def no_pictures(monkeypatch, tmp_path):
+    """Gymnasium's MuJoCo environments want imageio for films alone, and MuJoCo leaves its log where it is called from."""
+    monkeypatch.chdir(tmp_path)
     if "imageio" not in sys.modules:
         monkeypatch.setitem(sys.modules, "imageio", types.ModuleType("imageio"))
 

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
+from ambs.envs.vector.replicas import made_by
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms, Formula
 
@@ -54,7 +55,7 @@ def load_factory(name: str, *, here: bool = True) -> Callable[[], gymnasium.Env]
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise UserError(f"module {module_name!r} cannot be imported: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
@@ -102,13 +103,15 @@ def _run(
         check(fresh)
     except Broken as broken:
         return Finding(name, str(broken))
-    except Exception as error:
+    except UserError as error:
+        return Finding(name, str(error))
+    except (Exception, SystemExit) as error:
         return Finding(name, f"it raised {type(error).__name__}: {error}")
     return Finding(name)
 
 
 def _make(factory: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    env = factory()
+    env: Any = made_by(factory)
     if not isinstance(env, gymnasium.Env):
         raise Broken(f"the factory must return a gymnasium.Env, and returned {type(env).__name__}")
     return env

@@ -140,12 +140,22 @@ def query_or_none(env: gymnasium.Env, method: str, *arguments: Any) -> Any:
         return None
 
 
-def describe(error: Exception, what: str) -> str:
+def describe(error: BaseException, what: str) -> str:
     """An exception in one line, with the place that raised it."""
     if isinstance(error, Unsound):
         return f"{error} in {what}"
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {what}: {error} ({Path(place.filename).name}, line {place.lineno})"
+
+
+def made_by(factory: Factory) -> Any:
+    """What a factory makes; a UserError, with the place, if it raises or calls `sys.exit` instead."""
+    try:
+        return factory()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"the environment could not be made: {describe(error, 'its factory')}") from error
 
 
 def vocabulary(env: Any) -> tuple[Atoms, Formula]:
@@ -170,7 +180,7 @@ class ReplicaVectorEnv(LabelledVectorEnv):
         max_faults: int = MAX_FAULTS,
     ) -> None:
         """`factory` makes a labelled environment, as `with_labels` does; it is called once here, to see what it makes."""
-        probe = factory()
+        probe = made_by(factory)
         atoms, psi = vocabulary(probe)
         super().__init__(
             num_envs,

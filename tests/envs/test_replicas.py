@@ -264,7 +264,10 @@ def test_a_factory_may_be_named(tmp_path, monkeypatch):
         ("my_small_world:", "written module:factory"),
         ("my_small_world:bare", r"has no labels: give it some by ambs\.envs\.with_labels"),
         ("my_small_world:other", r"must return a gymnasium\.Env, and returned int"),
-        ("my_small_world:raises", r"could not be made: ValueError in its factory: no map \(my_small_world.py, line 10\)"),
+        (
+            "my_small_world:raises",
+            r"could not be made: ValueError in its factory: no map \(my_small_world.py, line 10\)",
+        ),
         ("my_small_world:exits", r"could not be made: SystemExit in its factory: 4"),
         ("my_misspelt_world:mine", r"module 'my_misspelt_world' cannot be imported: SyntaxError"),
         ("my_script:mine", r"module 'my_script' cannot be imported: SystemExit: 3"),

@@ -11,11 +11,13 @@ import gymnasium
 import numpy as np
 from gymnasium import wrappers
 
+from ambs.envs.pictures import PictureEnv
 from ambs.envs.snapshot import Snapshot, check_fields, generator_from_array, generator_to_array
 
 BOTH = ("get_state", "set_state")
 NOT_SAVED = "it has no get_state and set_state, so a resumed run begins new episodes"
 STATELESS = (
+    PictureEnv,
     wrappers.OrderEnforcing,
     wrappers.PassiveEnvChecker,
     wrappers.TransformAction,

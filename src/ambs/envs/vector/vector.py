@@ -35,6 +35,7 @@ from ambs.envs.mirror import Mirror
 from ambs.envs.options import choose_spec
 from ambs.envs.scene import Outlook, Scene
 from ambs.envs.snapshot import Snapshot, check_fields
+from ambs.envs.spaces import check_layout, parts_of
 from ambs.errors import RunError, UserError
 from ambs.spec.formula import Atoms, Formula
 
@@ -116,7 +117,8 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         ):
             if value < least:
                 raise UserError(f"{name} must be at least {least}, got {value}")
-        _check_observation_space(observation_space)
+        for part in parts_of(observation_space):
+            check_layout(part)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = observation_space, action_space
@@ -300,13 +302,3 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def _restore(self, state: Snapshot) -> None:
         """Put the environments back into what `_save` returned."""
         raise NotImplementedError
-
-
-def _check_observation_space(space: gymnasium.Space[Any]) -> None:
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else (space,)
-    for part in parts:
-        shape = part.shape or ()
-        picture = part.dtype == np.uint8 and len(shape) == 3 and shape[2] in (3, 6)
-        if not (isinstance(part, spaces.Box) and (len(shape) == 1 or picture)):
-            kinds = "a vector, a picture uint8 [height, width, 3 or 6] or a dictionary of such"
-            raise UserError(f"observations must be {kinds}, got {part}; gymnasium.wrappers can turn them into vectors")

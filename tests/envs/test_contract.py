@@ -84,7 +84,11 @@ CASES = {
         (pictures((1, 84, 84), np.float32), r"transpose it .*, repeat its one .*, scale it to 0 … 255 as uint8: ambs"),
         (pictures((84, 84, 3)), r"a multiple of 16 pixels, got 84 × 84; resize them: ambs.envs.with_pictures\(env"),
         (pictures((64, 96, 3)), "pictures must be square, .* got 64 × 96; resize them"),
-        (pictures((84, 84, 4)), "gymnasium.wrappers.FlattenObservation makes a vector of it"),
+        (broken(fallback_action=2), "fallback_action must be one of the 2 actions, got 2"),
+        (
+            pictures((84, 84, 4)),
+            "a picture has 1, 3 or 6 channels; gymnasium.wrappers.FlattenObservation makes a vector of it",
+        ),
         (
             broken(action_space=gymnasium.spaces.Box(-np.inf, np.inf, (2,)), step=lambda self, _: Walk.step(self, 0)),
             "actions must be discrete, or a vector with finite bounds; .*TransformAction can make such",

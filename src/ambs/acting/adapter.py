@@ -10,7 +10,7 @@ from gymnasium import spaces
 from ambs.acting.ranges import check_interface
 from ambs.config import Config
 from ambs.data import Experience
-from ambs.envs.spaces import check_action_space, check_observation_space, parts_of
+from ambs.envs.spaces import check_action_space, check_fallback, check_observation_space, parts_of
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms
@@ -182,9 +182,7 @@ def interface(envs: LabelledVectorEnv, config: Config, *, learning: bool = True)
         psi=envs.psi,
         frames=config.training.action_repeat,
         cost=config.safety.cost,
-        fallback=_fallback(
-            getattr(envs, "fallback_action", None), isinstance(space, spaces.Discrete), actions, low, high
-        ),
+        fallback=_fallback(getattr(envs, "fallback_action", None), space),
     )
     return Interface(spec, isinstance(space, spaces.Discrete), low, high, _bounds_seen(envs.single_observation_space))
 
@@ -223,17 +221,15 @@ def _observation_spec(data: dict[str, Any]) -> ObservationSpec:
     return ObservationSpec(data["image"], data["vector"], mean, deviation, channels, unseen)
 
 
-def _fallback(action: Any, discrete: bool, actions: int, low: np.ndarray, high: np.ndarray) -> tuple[float, ...] | None:
+def _fallback(action: Any, space: Any) -> tuple[float, ...] | None:
     """The environment's action of last resort in the model's terms."""
+    check_fallback(action, space)
     if action is None:
         return None
-    if discrete:
-        if not 0 <= int(action) < actions:
-            raise UserError(f"fallback_action must be one of the {actions} actions, got {action}")
-        values = np.eye(actions)[int(action)]
-    elif not ((np.asarray(action) >= low) & (np.asarray(action) <= high)).all():
-        raise UserError(f"fallback_action must lie within the action space, {low} to {high}, got {action}")
+    if isinstance(space, spaces.Discrete):
+        values = np.eye(int(space.n))[int(action)]
     else:
+        low, high = space.low, space.high
         values = 2 * (np.asarray(action, float) - low) / np.where(high > low, high - low, 1) - 1
     return tuple(float(value) for value in values)
 

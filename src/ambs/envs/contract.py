@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from ambs.envs.saving import BOTH, NOT_SAVED, missing
-from ambs.envs.spaces import check_action_space, check_observation_space
+from ambs.envs.spaces import check_action_space, check_fallback, check_observation_space
 from ambs.envs.vector.replicas import made_by
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms, Formula
@@ -183,6 +183,8 @@ def _check_learnable(fresh: Callable[[], gymnasium.Env]) -> None:
     env = fresh()
     check_observation_space(env.observation_space)
     check_action_space(env.action_space)
+    known = env.has_wrapper_attr("fallback_action")
+    check_fallback(env.get_wrapper_attr("fallback_action") if known else None, env.action_space)
 
 
 def _check_determinism(fresh: Callable[[], gymnasium.Env]) -> None:

@@ -51,6 +51,17 @@ def check_action_space(space: spaces.Space[Any]) -> None:
         )
 
 
+def check_fallback(action: Any, space: spaces.Space[Any]) -> None:
+    """Refuse an action of last resort that is none of the space; None is no such action."""
+    if action is None:
+        return
+    if isinstance(space, spaces.Discrete):
+        if not 0 <= int(action) < space.n:
+            raise UserError(f"fallback_action must be one of the {space.n} actions, got {action}")
+    elif isinstance(space, spaces.Box) and not ((np.asarray(action) >= space.low) & (action <= space.high)).all():
+        raise UserError(f"fallback_action must lie within the action space, {space.low} to {space.high}, got {action}")
+
+
 def check_layout(part: spaces.Space[Any]) -> None:
     """Refuse, with advice, what is neither a vector nor a picture of any size."""
     shape = part.shape or ()
@@ -89,7 +100,8 @@ def is_picture(part: spaces.Space[Any]) -> bool:
 
 def _advice(part: spaces.Space[Any]) -> str:
     if not is_picture(part):
-        return "gymnasium.wrappers.FlattenObservation makes a vector of it"
+        other = "a picture has 1, 3 or 6 channels; " if len(part.shape or ()) == 3 else ""
+        return f"{other}gymnasium.wrappers.FlattenObservation makes a vector of it"
     shape: Any = part.shape
     axis = channel_axis(shape)
     steps = ["transpose it to [height, width, channel]"] if axis == 0 else []

@@ -2,6 +2,7 @@
 
 import glob
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -15,6 +16,7 @@ import yaml
 from ambs.cli import main as cli
 from tests.inspector.recordings import make_recording
 from tests.report.synthetic import make_run
+from tests.tiny import tiny_sizes
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -43,11 +45,14 @@ def ambs_words(line: str) -> list[str]:
     return [part for word in words for part in (sorted(glob.glob(word)) or [word])]
 
 
-def example() -> str:
-    (code,) = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "docs" / "own-environment.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    return code
+OWN = ROOT / "docs" / "own-environment.md"
+
+
+def examples() -> dict[str, str]:
+    """The modules that docs/own-environment.md writes, by the name in their first line."""
+    found = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", OWN.read_text(), re.DOTALL | re.MULTILINE)
+    assert [name for name, _ in found] == ["cartpole.py", "cheetah.py", "corridor.py"]
+    return dict(found)
 
 
 def extensions() -> list[tuple[str, str]]:
@@ -64,7 +69,10 @@ def place(tmp_path_factory):
         make_run(root / "runs", seed=seed)
         make_run(root / "runs", seed=seed, method="lag")
     make_recording(root / "recorded", steps=30)
-    (root / "corridor.py").write_text(example())
+    for name, code in examples().items():
+        (root / name).write_text(code)
+    if importlib.util.find_spec("imageio") is None:  # Gymnasium wants it beside MuJoCo, for films alone.
+        (root / "imageio.py").write_text("")
     for name in ("tests", "results"):
         (root / name).symlink_to(ROOT / name)
     return root
@@ -125,8 +133,40 @@ def test_no_command_escapes_the_tests():
 
 @pytest.mark.process
 def test_the_example_runs_alone(tmp_path):
-    (tmp_path / "corridor.py").write_text(example())
+    (tmp_path / "corridor.py").write_text(examples()["corridor.py"])
     subprocess.run([sys.executable, "corridor.py"], cwd=tmp_path, check=True)
+
+
+SHORT = {
+    "frames": 24,
+    "envs": 1,
+    "action_repeat": 1,
+    "batch": 2,
+    "length": 4,
+    "train_ratio": 8.0,
+    "updates_per_call": 1,
+}
+"""A training of a few steps."""
+
+
+@pytest.mark.learns
+@pytest.mark.process
+@pytest.mark.parametrize(("line", "prefill"), [*zip(commands(OWN, long=True), (12, 24, 24), strict=True)])
+def test_your_own_environment_trains_as_it_is_shown(line, prefill, place, tmp_path, monkeypatch, capsys):
+    """In full, with few steps: the first learns as well, the others play at random, so that less is compiled."""
+    monkeypatch.chdir(place)
+    changes = {"training": {**SHORT, "prefill": prefill}, "agent": {"imagination": 2, "imagine_from": 4}}
+    (tmp_path / "short.json").write_text(json.dumps(changes))
+    with tiny_sizes(), pytest.raises(SystemExit) as stop:
+        cli.main([*ambs_words(line), "--config", str(tmp_path / "short.json"), "--out", str(tmp_path)])
+    told = capsys.readouterr()
+    assert stop.value.code == 0, told
+    assert ("begins new episodes" in told.out) == ("cartpole" in line)
+    (status,) = tmp_path.glob("*/status.json")
+    found = json.loads(status.read_text())
+    assert found["state"] == "finished"
+    assert found["frames"] == 24
+    assert (found["updates"] > 0) == (prefill < 24)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from ambs.acting.adapter import LEAST_DEVIATION, Interface, _fallback, interface, survey
 from ambs.acting.ranges import check_level, check_thresholds, executed
@@ -151,7 +152,7 @@ def test_an_environment_whose_fallback_is_no_action_is_refused():
         with pytest.raises(UserError, match="one of the 5 actions"):
             interface(envs, config)
     with pytest.raises(UserError, match="within the action space"):
-        _fallback(np.array([2.0]), False, 1, np.array([-1.0]), np.array([1.0]))
+        _fallback(np.array([2.0]), spaces.Box(-1, 1, (1,)))
 
 
 @pytest.mark.parametrize(("cameras", "channels"), [("front", 3), ("front+back", 6)])

@@ -6,8 +6,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+from ambs.acting.adapter import interface
 from ambs.cli.check_env import CheckEnv
-from ambs.envs import make
+from ambs.config.resolve import resolve
+from ambs.envs import make, make_vector
 from ambs.envs.contract import load_factory, walk
 from ambs.errors import UserError
 from ambs.spec import Atoms, parse_formula
@@ -51,6 +53,11 @@ def broken(**changes):
     return type("Broken", (Walk,), changes)
 
 
+def pictures(shape, dtype=np.uint8):
+    space = gymnasium.spaces.Box(0, 255 if dtype is np.uint8 else 1, shape, dtype)
+    return broken(observation_space=space, seen=lambda _: np.zeros(shape, dtype))
+
+
 CLOCK = iter(range(10_000))
 CASES = {
     "atoms and Ψ": [
@@ -69,6 +76,27 @@ CASES = {
         (broken(info=lambda _: {}), 'info\\["labels"\\] is missing after reset'),
         (broken(info=lambda _: {"labels": np.zeros(1), "cost": 0.0}), "must be a bool array of shape \\(1,\\)"),
         (broken(info=lambda _: {"labels": np.array([True]), "cost": 0.0}), 'info\\["cost"\\] must be 1.0 after reset'),
+    ],
+    "what is learned from": [
+        (pictures((64, 64, 3), np.float32), r"Box.*float32\); scale it to 0 … 255 as uint8: ambs.envs.with_pictures"),
+        (pictures((3, 64, 64)), r"transpose it to \[height, width, channel\]: ambs.envs.with_pictures\(env\) does"),
+        (pictures((84, 84)), "repeat its one channel three times: ambs.envs.with_pictures"),
+        (pictures((1, 84, 84), np.float32), r"transpose it .*, repeat its one .*, scale it to 0 … 255 as uint8: ambs"),
+        (pictures((84, 84, 3)), r"a multiple of 16 pixels, got 84 × 84; resize them: ambs.envs.with_pictures\(env"),
+        (pictures((64, 96, 3)), "pictures must be square, .* got 64 × 96; resize them"),
+        (broken(fallback_action=2), "fallback_action must be one of the 2 actions, got 2"),
+        (
+            pictures((84, 84, 4)),
+            "a picture has 1, 3 or 6 channels; gymnasium.wrappers.FlattenObservation makes a vector of it",
+        ),
+        (
+            broken(action_space=gymnasium.spaces.Box(-np.inf, np.inf, (2,)), step=lambda self, _: Walk.step(self, 0)),
+            "actions must be discrete, or a vector with finite bounds; .*TransformAction can make such",
+        ),
+        (
+            broken(action_space=gymnasium.spaces.Discrete(2, start=1)),
+            r"counted from 0, .*action \+ 1, Discrete\(2\)\) does",
+        ),
     ],
     "determinism": [(broken(reward=lambda _: float(next(CLOCK))), "differ at step 1")],
     "save and restore": [
@@ -99,6 +127,17 @@ def test_each_breach_is_explained(check, env, problem):
     assert failed[0] == check
     assert len(failed) == 1 or check == "determinism", "only where chance comes in, other checks fail too"
     assert re.search(problem, findings[check].problem), findings[check].problem
+    if check == "what is learned from":
+        with pytest.raises(UserError) as refused:  # As `ambs train` does.
+            interface(make_vector(env, 1, serial=True), resolve("quickstart"))
+        assert str(refused.value) == findings[check].problem
+
+
+def test_what_cannot_be_saved_is_remarked_on():
+    env = broken(get_state=property(), set_state=property())
+    remarks = {finding.check: finding.remark for finding in walk(env)}
+    assert remarks.pop("save and restore") == "it has no get_state and set_state, so a resumed run begins new episodes"
+    assert not any(remarks.values())
 
 
 def test_what_the_factory_makes_must_be_an_environment():

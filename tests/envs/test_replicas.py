@@ -247,7 +247,11 @@ def test_a_factory_may_be_named(tmp_path, monkeypatch):
         "def mine():\n    return ambs.envs.make('Grid')\n"
         "def bare():\n    return gymnasium.make('CartPole-v1')\n"
         "def other():\n    return 3\n"
+        "def raises():\n    raise ValueError('no map')\n"
+        "def exits():\n    raise SystemExit(4)\n"
     )
+    (tmp_path / "my_misspelt_world.py").write_text("def mine(:\n")
+    (tmp_path / "my_script.py").write_text("import sys\nsys.exit(3)\n")
     envs = make_vector("my_small_world:mine", 1, observation="vector")
     assert envs.reset(seed=[3])[0].shape == (1, 25)
     alone = make("Grid")
@@ -260,6 +264,13 @@ def test_a_factory_may_be_named(tmp_path, monkeypatch):
         ("my_small_world:", "written module:factory"),
         ("my_small_world:bare", r"has no labels: give it some by ambs\.envs\.with_labels"),
         ("my_small_world:other", r"must return a gymnasium\.Env, and returned int"),
+        (
+            "my_small_world:raises",
+            r"could not be made: ValueError in its factory: no map \(my_small_world.py, line 10\)",
+        ),
+        ("my_small_world:exits", r"could not be made: SystemExit in its factory: 4"),
+        ("my_misspelt_world:mine", r"module 'my_misspelt_world' cannot be imported: SyntaxError"),
+        ("my_script:mine", r"module 'my_script' cannot be imported: SystemExit: 3"),
     ]:
         with pytest.raises(UserError, match=message):
             make_vector(name, 1)

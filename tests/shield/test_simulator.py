@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ambs.envs import with_labels
+from ambs.envs.snapshot import generator_from_array, generator_to_array
 from ambs.envs.worlds.grid import Grid, GridEnv
 from ambs.envs.worlds.point_world import PointWorldEnv, keep_clear, seek_goal
 from ambs.errors import UserError
@@ -130,6 +132,40 @@ def test_a_model_that_raises_overrides():
 def test_the_environment_declares_its_fallback():
     env, problem = grid_problem(ShieldConfig(horizon=2, traces=64))
     assert Shielded(env, problem).problem.fallback == 4
+
+
+class Corridor(gym.Env):
+    """A place on a line, with noise; its labels come from outside."""
+
+    observation_space = gym.spaces.Box(-2, 2, (1,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = 0.0
+        return np.array([self.x], np.float32), {}
+
+    def step(self, action):
+        self.x += 0.1 * float(action[0]) + self.np_random.normal(scale=0.1)
+        return np.array([self.x], np.float32), 0.0, False, False, {}
+
+    def get_state(self):
+        return {"x": np.array(self.x), "rng": generator_to_array(self.np_random)}
+
+    def set_state(self, state):
+        self.x, self.np_random = float(state["x"]), generator_from_array(state["rng"])
+
+
+def test_a_labelled_environment_serves_as_its_own_model():
+    """One step of mean 0.1 and deviation 0.1 ends beyond 0.2 with the chance Φ(−1) = .1587."""
+    env = with_labels(Corridor(), labels=lambda seen, _: {"wall": seen[0] > 0.2}, spec="!wall")
+    observation, _ = env.reset(seed=0)
+    dynamics, state = simulator_dynamics(env), simulator_state(env, observation)
+    keys = jax.random.split(stream(0, "futures"), 600)
+    steps = jax.vmap(lambda key: dynamics(key, state, jnp.ones(1)))(keys)
+    assert steps.labels.shape == (600, 1, 1)
+    assert abs(float(steps.labels.mean()) - 0.1587) < 4 * np.sqrt(0.1587 * 0.8413 / 600)
+    np.testing.assert_array_equal(steps.labels[:, 0, 0], steps.state.observation[:, 0] > 0.2)
 
 
 def test_an_environment_without_snapshots_is_named():

@@ -91,6 +91,12 @@ class Accounts:
         self.episodes += 1
         return row
 
+    def abandon(self) -> None:
+        """Forget the open episodes, which nobody will finish; what happened in them stays in the totals."""
+        for values in self.open.values():
+            values[:] = 0
+        self.open["start_frame"][:] = self.frames
+
     def totals(self) -> dict[str, int]:
         """The run's counters."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("envs", "open")}

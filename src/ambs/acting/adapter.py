@@ -10,6 +10,7 @@ from gymnasium import spaces
 from ambs.acting.ranges import check_interface
 from ambs.config import Config
 from ambs.data import Experience
+from ambs.envs.spaces import check_action_space, check_fallback, check_observation_space, parts_of
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms
@@ -168,13 +169,12 @@ def interface(envs: LabelledVectorEnv, config: Config, *, learning: bool = True)
                 "also_predict=sensors is for agents that see pictures (obs vision) of a world that has a vector of sensors too"
             )
         observation = observation._replace(unseen=True)
-    space = envs.single_action_space
+    space: Any = envs.single_action_space
+    check_action_space(space)
     if isinstance(space, spaces.Discrete):
         actions, low, high = int(space.n), np.zeros(1), np.ones(1)
-    elif isinstance(space, spaces.Box) and len(space.shape) == 1 and np.isfinite([space.low, space.high]).all():
-        actions, low, high = space.shape[0], space.low, space.high
     else:
-        raise UserError(f"actions must be discrete, or a vector with finite bounds; this environment has {space}")
+        actions, low, high = space.shape[0], space.low, space.high
     spec = WorldSpec(
         observation=observation,
         actions=actions,
@@ -182,9 +182,7 @@ def interface(envs: LabelledVectorEnv, config: Config, *, learning: bool = True)
         psi=envs.psi,
         frames=config.training.action_repeat,
         cost=config.safety.cost,
-        fallback=_fallback(
-            getattr(envs, "fallback_action", None), isinstance(space, spaces.Discrete), actions, low, high
-        ),
+        fallback=_fallback(getattr(envs, "fallback_action", None), space),
     )
     return Interface(spec, isinstance(space, spaces.Discrete), low, high, _bounds_seen(envs.single_observation_space))
 
@@ -223,17 +221,15 @@ def _observation_spec(data: dict[str, Any]) -> ObservationSpec:
     return ObservationSpec(data["image"], data["vector"], mean, deviation, channels, unseen)
 
 
-def _fallback(action: Any, discrete: bool, actions: int, low: np.ndarray, high: np.ndarray) -> tuple[float, ...] | None:
+def _fallback(action: Any, space: Any) -> tuple[float, ...] | None:
     """The environment's action of last resort in the model's terms."""
+    check_fallback(action, space)
     if action is None:
         return None
-    if discrete:
-        if not 0 <= int(action) < actions:
-            raise UserError(f"fallback_action must be one of the {actions} actions, got {action}")
-        values = np.eye(actions)[int(action)]
-    elif not ((np.asarray(action) >= low) & (np.asarray(action) <= high)).all():
-        raise UserError(f"fallback_action must lie within the action space, {low} to {high}, got {action}")
+    if isinstance(space, spaces.Discrete):
+        values = np.eye(int(space.n))[int(action)]
     else:
+        low, high = space.low, space.high
         values = 2 * (np.asarray(action, float) - low) / np.where(high > low, high - low, 1) - 1
     return tuple(float(value) for value in values)
 
@@ -262,21 +258,14 @@ def _bounds_seen(space: spaces.Space) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _observation(space: spaces.Space) -> ObservationSpec:
-    parts = list(space.values()) if isinstance(space, spaces.Dict) else [space]
-    image = vector = 0
-    channels = 3
-    for part in parts:
+    check_observation_space(space)
+    image, vector, channels = 0, 0, 3
+    for part in parts_of(space):
         shape = part.shape or ()
-        is_image = isinstance(part, spaces.Box) and part.dtype == np.uint8 and len(shape) == 3
-        if is_image and not image and shape[0] == shape[1] and shape[2] in (3, 6):
+        if len(shape) == 3:
             image, channels = shape[0], shape[2]
-        elif isinstance(part, spaces.Box) and not is_image and len(shape) == 1 and not vector:
-            vector = shape[0]
         else:
-            raise UserError(
-                "observations must be a square RGB image (uint8; of two cameras: six channels), a vector, or a Dict of one "
-                f"of each; this environment has {part}"
-            )
+            vector = shape[0]
     found = ObservationSpec(image, vector, channels=channels)
     found.check()
     return found

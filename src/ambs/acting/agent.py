@@ -266,6 +266,8 @@ def load(
     `say` gets a sentence about each damaged checkpoint that was passed over, and about what was trusted.
     """
     refuse_after_fork()
+    if not isinstance(run, str | Path):
+        raise UserError(f"load takes the path of a run folder, got {run!r}")
     folder = RunFolder.open(Path(run))
     config = from_dict(folder.config)
     found = checkpoint.load(folder.checkpoints, frames, chunks=False)

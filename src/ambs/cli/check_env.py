@@ -23,6 +23,7 @@ class CheckEnv:
 
         passed = True
         for finding in walk(load_factory(self.factory)):
-            print(f"ok      {finding.check}" if finding.ok else f"FAILED  {finding.check}: {finding.problem}.")
+            told = finding.problem or finding.remark
+            print(f"{'ok    ' if finding.ok else 'FAILED'}  {finding.check}{f': {told}.' if told else ''}")
             passed = passed and finding.ok
         return 0 if passed else 1

@@ -70,8 +70,9 @@ class Display:
         )
         if MISSING:
             self.console.print(f"note: {MISSING}", style="dim", highlight=False, soft_wrap=True, markup=False)
-        if config.shielded and config.shield.caveat:
-            self.console.print(f"note: {config.shield.caveat}", style="yellow")
+        for caveat in (trainer.caveat, config.shield.caveat if config.shielded else ""):
+            if caveat:
+                self.console.print(f"note: {caveat}", style="yellow", soft_wrap=True)
         self.console.print("Compiling, which takes up to a minute or two …", style="dim")
         if self.console.is_terminal:
             self.bar = Progress(

@@ -160,7 +160,7 @@ def prepare_device(device: str, size: str) -> None:
         jax.config.update("jax_platforms", "cuda")
         try:
             jax.devices()
-        except RuntimeError:
+        except (RuntimeError, AssertionError):  # The latter where JAX finds no plugin at all.
             raise UserError("there is no GPU that JAX can use here; install `ambs[cuda]` or use --device cpu") from None
 
 

@@ -16,6 +16,9 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
+from ambs.envs.saving import BOTH, NOT_SAVED, missing
+from ambs.envs.spaces import check_action_space, check_fallback, check_observation_space
+from ambs.envs.vector.replicas import made_by
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms, Formula
 
@@ -24,10 +27,11 @@ STEPS = 40
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check; `problem` is empty if all is well."""
+    """The outcome of one check; `problem` is empty if all is well, and `remark` if there is nothing to know."""
 
     check: str
     problem: str = ""
+    remark: str = ""
 
     @property
     def ok(self) -> bool:
@@ -54,7 +58,7 @@ def load_factory(name: str, *, here: bool = True) -> Callable[[], gymnasium.Env]
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise UserError(f"module {module_name!r} cannot be imported: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
@@ -96,19 +100,21 @@ def walk(factory: Callable[[], gymnasium.Env]) -> Iterator[Finding]:
 
 
 def _run(
-    name: str, check: Callable[[Callable[[], gymnasium.Env]], None], fresh: Callable[[], gymnasium.Env]
+    name: str, check: Callable[[Callable[[], gymnasium.Env]], str | None], fresh: Callable[[], gymnasium.Env]
 ) -> Finding:
     try:
-        check(fresh)
+        remark = check(fresh)
     except Broken as broken:
         return Finding(name, str(broken))
-    except Exception as error:
+    except UserError as error:
+        return Finding(name, str(error))
+    except (Exception, SystemExit) as error:
         return Finding(name, f"it raised {type(error).__name__}: {error}")
-    return Finding(name)
+    return Finding(name, remark=remark or "")
 
 
 def _make(factory: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    env = factory()
+    env: Any = made_by(factory)
     if not isinstance(env, gymnasium.Env):
         raise Broken(f"the factory must return a gymnasium.Env, and returned {type(env).__name__}")
     return env
@@ -172,6 +178,15 @@ def _check_labels(fresh: Callable[[], gymnasium.Env]) -> None:
             raise Broken(f'info["cost"] must be {cost} after {source}, since Ψ judges so; got {info.get("cost")!r}')
 
 
+def _check_learnable(fresh: Callable[[], gymnasium.Env]) -> None:
+    """What `ambs train` would refuse at its start."""
+    env = fresh()
+    check_observation_space(env.observation_space)
+    check_action_space(env.action_space)
+    known = env.has_wrapper_attr("fallback_action")
+    check_fallback(env.get_wrapper_attr("fallback_action") if known else None, env.action_space)
+
+
 def _check_determinism(fresh: Callable[[], gymnasium.Env]) -> None:
     first, second = _trace(fresh()), _trace(fresh())
     for step, (one, two) in enumerate(zip(first, second, strict=False)):
@@ -181,13 +196,13 @@ def _check_determinism(fresh: Callable[[], gymnasium.Env]) -> None:
         raise Broken("two runs with the same seed and actions differ in length")
 
 
-def _check_saving(fresh: Callable[[], gymnasium.Env]) -> None:
+def _check_saving(fresh: Callable[[], gymnasium.Env]) -> str | None:
     env = fresh()
-    if not env.has_wrapper_attr("get_state") and not env.has_wrapper_attr("set_state"):
-        return
-    for name in ("get_state", "set_state"):
-        if not env.has_wrapper_attr(name):
-            raise Broken(f"saving needs both get_state and set_state, and it has no {name}")
+    lacking = missing(env)
+    if lacking == BOTH:
+        return NOT_SAVED
+    if lacking:
+        raise Broken(f"saving needs both get_state() and set_state(state), and it has no {lacking[0]}")
     actions = _actions(env)
     env.reset(seed=0)
     _continue(env, actions[: STEPS // 4])
@@ -199,6 +214,7 @@ def _check_saving(fresh: Callable[[], gymnasium.Env]) -> None:
     for step, (one, two) in enumerate(zip(expected, _continue(other, actions[STEPS // 4 :]), strict=True)):
         if not data_equivalence(one, two, exact=True):
             raise Broken(f"restored by set_state it goes another way, first seen after {step + 1} steps")
+    return None
 
 
 def _check_gymnasium(fresh: Callable[[], gymnasium.Env]) -> None:
@@ -239,4 +255,9 @@ def _continue(env: gymnasium.Env, actions: list[Any]) -> list[Any]:
 
 
 ESSENTIALS = {"atoms and Ψ": _check_vocabulary, "spaces": _check_spaces, "labels and cost": _check_labels}
-REST = {"determinism": _check_determinism, "save and restore": _check_saving, "Gymnasium's checker": _check_gymnasium}
+REST = {
+    "what is learned from": _check_learnable,
+    "determinism": _check_determinism,
+    "save and restore": _check_saving,
+    "Gymnasium's checker": _check_gymnasium,
+}

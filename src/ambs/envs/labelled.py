@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ambs.envs.saving import savable
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms, Formula
 from ambs.spec.parser import parse_formula
@@ -22,7 +23,7 @@ def with_labels(
     """Label every state of `env`, and charge a cost of 1 where Ψ fails.
 
     `labels(observation, info)` judges the state just reached. `atoms` are the names it may use, in the order of the
-    label array; by default those of `spec`.
+    label array; by default those of `spec`. An environment that MuJoCo moves can then be saved (`ambs.envs.saving`).
     """
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"with_labels needs a gymnasium.Env, got {type(env).__name__}")
@@ -30,7 +31,7 @@ def with_labels(
     vocabulary = atoms if isinstance(atoms, Atoms) else Atoms(tuple(psi.atoms() if atoms is None else atoms))
     for name in psi.atoms():
         vocabulary.index(name)
-    return LabelledEnv(env, labels, psi, vocabulary)
+    return LabelledEnv(savable(env), labels, psi, vocabulary)
 
 
 class LabelledEnv(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -40,6 +40,8 @@ def registered() -> tuple[str, ...]:
 
 def full_id(name: str) -> str:
     """The registered id meant by `name`: `ambs/PointGoal1-v0`, or for short `PointGoal1`."""
+    if not isinstance(name, str):
+        raise UserError(f"an environment is meant by its name, such as 'PointGoal1', got {name!r}")
     for candidate in (name, f"{NAMESPACE}/{name}", f"{NAMESPACE}/{name}-v0"):
         if candidate in gymnasium.registry:
             return candidate
@@ -55,7 +57,11 @@ def make(name: str, **options: Any) -> gymnasium.Env:
 
         if not has_display():
             raise UserError('render_mode "human" needs a display, and there is none here; use "rgb_array"')
-    return gymnasium.make(full_id(name), **options)
+    entry = gymnasium.spec(full_id(name))
+    creator = load_env_creator(entry.entry_point) if isinstance(entry.entry_point, str) else entry.entry_point
+    if creator is not None and not _takes_anything(creator):
+        _refuse_unknown(options, entry.id, creator, gymnasium.make)
+    return gymnasium.make(entry.id, **options)
 
 
 def make_vector(env: str | Factory, num_envs: int, **options: Any) -> LabelledVectorEnv:
@@ -66,6 +72,8 @@ def make_vector(env: str | Factory, num_envs: int, **options: Any) -> LabelledVe
     All take `spec`, which replaces Ψ, `action_repeat`, `max_faults`, and `observation`: "vision", "vector" or "both". Small
     worlds have vectors only; what a factory makes shows what it shows.
     """
+    if not isinstance(env, str) and not callable(env):
+        raise UserError(f"an environment is meant by its name, such as 'PointGoal1', or by a factory, got {env!r}")
     if not isinstance(env, str) or ":" in env:
         return _many_foreign(env, num_envs, **options)
     entry = gymnasium.spec(full_id(env))
@@ -111,6 +119,10 @@ def _refuse_unknown(options: dict[str, Any], env: str, *makers: Callable[..., An
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UserError(f"{env} has no option {name!r}; it has {', '.join(known)}{hint}")
+
+
+def _takes_anything(maker: Callable[..., Any]) -> bool:
+    return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(maker).parameters.values())
 
 
 def _options(maker: Callable[..., Any]) -> set[str]:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from ambs.dynamics import Dynamics, Step
+from ambs.envs.saving import missing
 from ambs.envs.snapshot import Snapshot, pack, unpack
 from ambs.errors import UserError
 
@@ -41,12 +42,13 @@ def simulator_dynamics(env: gym.Env) -> Dynamics:
     of NaN, is not sound, and the shield overrides. Environments that call JAX while they step (to render, say)
     cannot be used here.
     """
-    base: Any = env.unwrapped
     layout = _saved(env)
-    example = _state(layout, base.observation_space.sample())
+    get_state, set_state = env.get_wrapper_attr("get_state"), env.get_wrapper_attr("set_state")
+    atoms = len(env.get_wrapper_attr("atoms"))
+    example = _state(layout, env.observation_space.sample())
     shapes = (
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), example),
-        jax.ShapeDtypeStruct((1, len(base.atoms)), jnp.bool_),
+        jax.ShapeDtypeStruct((1, atoms), jnp.bool_),
         jax.ShapeDtypeStruct((), jnp.bool_),
     )
 
@@ -55,13 +57,13 @@ def simulator_dynamics(env: gym.Env) -> Dynamics:
             return play(seed, bits, action)
         except Exception:  # As unsound as NaN, and it must not keep the shield from overriding.
             broken = example._replace(sound=np.float32(np.nan))
-            return broken, np.zeros((1, len(base.atoms)), bool), np.array(True)
+            return broken, np.zeros((1, atoms), bool), np.array(True)
 
     def play(seed: Any, bits: Any, action: Any) -> tuple[SimulatorState, np.ndarray, np.ndarray]:
-        base.set_state(unpack(np.asarray(bits), layout))
-        base.np_random = np.random.default_rng(np.asarray(seed))
-        observation, reward, terminated, _, info = base.step(np.asarray(action))
-        state = _state(base.get_state(), observation, reward)
+        set_state(unpack(np.asarray(bits), layout))
+        env.unwrapped.np_random = np.random.default_rng(np.asarray(seed))
+        observation, reward, terminated, _, info = env.step(np.asarray(action))
+        state = _state(get_state(), observation, reward)
         return state, np.asarray(info["labels"], bool)[None], np.array(not terminated)
 
     def step(key: Key[Array, ""], state: SimulatorState, action: Any) -> Step:
@@ -84,8 +86,7 @@ def _state(snapshot: Snapshot, observation: Any, reward: Any = 0.0) -> Simulator
 
 
 def _saved(env: gym.Env) -> Snapshot:
-    base: Any = env.unwrapped
-    missing = [name for name in ("atoms", "get_state", "set_state") if not hasattr(base, name)]
-    if missing:
-        raise UserError(f"{type(base).__name__} cannot serve as a model: it lacks {', '.join(missing)}")
-    return base.get_state()
+    lacking = [*(() if env.has_wrapper_attr("atoms") else ("atoms",)), *missing(env)]
+    if lacking:
+        raise UserError(f"{type(env.unwrapped).__name__} cannot serve as a model: it lacks {', '.join(lacking)}")
+    return env.get_wrapper_attr("get_state")()

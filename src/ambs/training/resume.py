@@ -11,7 +11,7 @@ from ambs.agent.networks import CRITICS
 from ambs.errors import UserError
 from ambs.storage.arrays import Arrays, flatten, restore
 from ambs.storage.checkpoint import Checkpoint
-from ambs.training.state import PARTS, Contents, TrainState
+from ambs.training.state import PARTS, Contents, TrainState, resumes_episodes
 from ambs.training.trainer import Trainer
 
 
@@ -46,6 +46,8 @@ def reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
         if memory["level"] is not None:
             check_level(memory["level"], trainer.config)
         put_back(trainer, found)
+        if not resumes_episodes(trainer.envs, checkpoint.groups["envs"]):
+            trainer.accounts.abandon()
 
 
 def read(like: TrainState, checkpoint: Checkpoint) -> Contents:

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -192,8 +193,12 @@ def _correct_status(run: Path) -> None:
 
 def train(config: Config, out: Path | str = "runs", *, on_metrics: Callable[[Row], None] | None = None) -> Path:
     """Train and return the run folder; SIGINT and SIGTERM write a checkpoint first."""
+    if not isinstance(config, Config):
+        raise UserError(f"train takes settings, such as ambs.resolve('quickstart') gives, not {config!r}")
     with stopping() as stop:
         session = start(config, Path(out), observers=[shown_to(on_metrics)] if on_metrics else [], stop=stop)
+        if session.trainer.caveat:
+            warnings.warn(session.trainer.caveat, stacklevel=2)
         session.run()
     return session.folder.path
 

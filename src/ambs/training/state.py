@@ -86,13 +86,22 @@ def _take_accounts(name: str, value: Accounts, found: Contents) -> Accounts:
 
 
 def _put_envs(name: str, value: LabelledVectorEnv, into: Contents) -> None:
-    into.groups[name] = value.get_state()
+    into.groups[name] = value.get_state() if value.can_save else value.get_progress()
 
 
 def _take_envs(name: str, value: LabelledVectorEnv, found: Contents) -> LabelledVectorEnv:
-    value.set_state(found.groups[name])
+    saved = found.groups[name]
+    if resumes_episodes(value, saved):
+        value.set_state(saved)
+    else:
+        value.set_progress(saved)
     value.earlier_faults = found.meta["totals"]["faults"]
     return value
+
+
+def resumes_episodes(envs: LabelledVectorEnv, saved: Arrays) -> bool:
+    """Whether environments can go on in the episodes that were open; they can be saved, and were."""
+    return envs.can_save and saved.keys() != envs.get_progress().keys()
 
 
 def _put_interface(name: str, value: Interface, into: Contents) -> None:

@@ -22,6 +22,7 @@ from ambs.agent.update import Learned, init
 from ambs.config import Config
 from ambs.data import Experience
 from ambs.envs.mirror import Mirror
+from ambs.envs.saving import NOT_SAVED
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import RunError, UserError
 from ambs.nn.precision import compute_dtype
@@ -79,8 +80,6 @@ class Trainer(TrainState):
     def _first(self, envs: LabelledVectorEnv, known: Interface | None) -> dict[str, Any]:
         """The fields of a state before the first turn."""
         config, training = self.config, self.config.training
-        if not envs.can_save:
-            raise UserError(f"{config.env} has no get_state and set_state: a run in it could not be saved")
         shown = _meet(envs, config, known)
         fresh = functools.partial(init, shown.spec, config, discrete=shown.discrete)
         # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
@@ -88,7 +87,8 @@ class Trainer(TrainState):
         thresholds = default_thresholds(config, len(learned.model.trace_formula()[1]))
         level = first_level(config)
         raw, infos = envs.reset(seed=_seed(config.seed, "layouts"))
-        envs.get_state()  # Whoever cannot be saved should not play for hours before that shows.
+        if envs.can_save:
+            envs.get_state()  # Whoever fails to be saved should not play for hours before that shows.
         if envs.unsaved:
             raise UserError(f"{config.env} cannot be saved: {next(iter(envs.unsaved.values()))}")
         row = shown.first_rows(raw, infos, config)
@@ -110,6 +110,11 @@ class Trainer(TrainState):
     def player(self) -> Player:
         """What acting needs of what was learned."""
         return _player(self.learned, self.thresholds, self.level)
+
+    @property
+    def caveat(self) -> str:
+        """What somebody who starts this run should know of its environment, in a sentence; empty: nothing."""
+        return "" if self.envs.can_save else f"{self.config.env} cannot be saved: {NOT_SAVED}"
 
     @property
     def finished(self) -> bool:

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 
 from ambs.envs.mirror import Mirror
+from ambs.envs.saving import can_save
 from ambs.envs.scene import Scene
 from ambs.envs.snapshot import Snapshot, check_fields
 from ambs.envs.vector.vector import MAX_FAULTS, Frames, LabelledVectorEnv
@@ -139,12 +140,22 @@ def query_or_none(env: gymnasium.Env, method: str, *arguments: Any) -> Any:
         return None
 
 
-def describe(error: Exception, what: str) -> str:
+def describe(error: BaseException, what: str) -> str:
     """An exception in one line, with the place that raised it."""
     if isinstance(error, Unsound):
         return f"{error} in {what}"
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {what}: {error} ({Path(place.filename).name}, line {place.lineno})"
+
+
+def made_by(factory: Factory) -> Any:
+    """What a factory makes; a UserError, with the place, if it raises or calls `sys.exit` instead."""
+    try:
+        return factory()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"the environment could not be made: {describe(error, 'its factory')}") from error
 
 
 def vocabulary(env: Any) -> tuple[Atoms, Formula]:
@@ -169,7 +180,7 @@ class ReplicaVectorEnv(LabelledVectorEnv):
         max_faults: int = MAX_FAULTS,
     ) -> None:
         """`factory` makes a labelled environment, as `with_labels` does; it is called once here, to see what it makes."""
-        probe = factory()
+        probe = made_by(factory)
         atoms, psi = vocabulary(probe)
         super().__init__(
             num_envs,
@@ -182,7 +193,7 @@ class ReplicaVectorEnv(LabelledVectorEnv):
             max_faults=max_faults,
         )
         self._name, self._factory = str(probe), factory
-        self.can_save = all(probe.has_wrapper_attr(name) for name in ("get_state", "set_state"))
+        self.can_save = can_save(probe)
         self.can_draw = getattr(probe, "render_mode", None) == "rgb_array"
         self._has_scenes = probe.has_wrapper_attr("map_scene")
         self._imagines = self._has_scenes and probe.has_wrapper_attr("map_imagined")

@@ -35,6 +35,7 @@ from ambs.envs.mirror import Mirror
 from ambs.envs.options import choose_spec
 from ambs.envs.scene import Outlook, Scene
 from ambs.envs.snapshot import Snapshot, check_fields
+from ambs.envs.spaces import check_layout, parts_of
 from ambs.errors import RunError, UserError
 from ambs.spec.formula import Atoms, Formula
 
@@ -116,7 +117,8 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         ):
             if value < least:
                 raise UserError(f"{name} must be at least {least}, got {value}")
-        _check_observation_space(observation_space)
+        for part in parts_of(observation_space):
+            check_layout(part)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = observation_space, action_space
@@ -173,9 +175,18 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """Continue from a saved state exactly as the saved environments would have; returns what they see."""
         check_fields(state, self._counters(), type(self).__name__)
         self._restore(state)
-        self._over, self._episodes = np.array(state["over"], bool), np.array(state["episodes"], np.int64)
-        self._roots, self.steps = np.array(state["roots"], np.int64), int(state["steps"])
+        self._count_from(state)
         return self._observe()
+
+    def get_progress(self) -> Snapshot:
+        """What can be told of environments that cannot be saved: how far each is in its sequence of seeds."""
+        return self._counters()
+
+    def set_progress(self, state: Snapshot) -> None:
+        """Go on from `get_progress` or `get_state` with new episodes, which the next step starts."""
+        check_fields(state, self._counters(), type(self).__name__)
+        self._count_from(state)
+        self._over = np.ones(self.num_envs, bool)
 
     def pictures(self, which: Sequence[int]) -> dict[int, np.ndarray]:
         """The current states of these environments for people to look at, uint8 `[height, width, 3]`; of those that can tell."""
@@ -195,6 +206,10 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def outlook(self) -> Outlook | None:
         """How the robots move and what they have before their eyes; None: these environments cannot tell."""
         return None
+
+    def _count_from(self, state: Snapshot) -> None:
+        self._over, self._episodes = np.array(state["over"], bool), np.array(state["episodes"], np.int64)
+        self._roots, self.steps = np.array(state["roots"], np.int64), int(state["steps"])
 
     def _counters(self) -> Snapshot:
         over = np.ones(self.num_envs, bool) if self._over is None else self._over.copy()
@@ -287,13 +302,3 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def _restore(self, state: Snapshot) -> None:
         """Put the environments back into what `_save` returned."""
         raise NotImplementedError
-
-
-def _check_observation_space(space: gymnasium.Space[Any]) -> None:
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else (space,)
-    for part in parts:
-        shape = part.shape or ()
-        picture = part.dtype == np.uint8 and len(shape) == 3 and shape[2] in (3, 6)
-        if not (isinstance(part, spaces.Box) and (len(shape) == 1 or picture)):
-            kinds = "a vector, a picture uint8 [height, width, 3 or 6] or a dictionary of such"
-            raise UserError(f"observations must be {kinds}, got {part}; gymnasium.wrappers can turn them into vectors")

@@ -79,6 +79,7 @@ def _environment(index: int, part: dict[str, Any], coverage: dict[str, str]) -> 
             f"curves are means over the {WINDOW:.0%} of the frames before each point.",
             class_="soft",
         ),
+        *(tag("p", f"{sentence}.", class_="note unlike") for sentence in part["unlike"]),
         tag("div", *map(_card, part["groups"]), class_="cards"),
         *(tag("p", tag("strong", row["label"]), f": {row['sentence']}.", class_="level") for row in part["levels"]),
         *(tag("p", sentence, class_="soft coverage") for sentence in sentences),

@@ -92,9 +92,12 @@ def group_outcomes(group: Group, frames: int) -> dict[str, Any]:
     return found
 
 
-def comparisons(labels: list[str], outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def comparisons(
+    labels: list[str], outcomes: list[dict[str, Any]], judged_by: dict[str, list[str]] | None = None
+) -> list[dict[str, Any]]:
     """All pairs of groups by all compared outcomes: difference, effect sizes, and what the intervals support.
 
+    `judged_by`: of outcomes that depend on Ψ, by which each group's was counted; pairs with different ones are left out.
     Holm's correction is over the pairs of one outcome. `verdict`: `supported` also after the correction, `alone` by the
     interval alone, `not supported`, or `no interval` where seeds are too few or do not vary.
     """
@@ -106,7 +109,8 @@ def comparisons(labels: list[str], outcomes: list[dict[str, Any]]) -> list[dict[
         for first in range(len(labels)):
             for second in range(first + 1, len(labels)):
                 a, b = outcomes[first].get(outcome.key), outcomes[second].get(outcome.key)
-                if a and b:
+                measures = (judged_by or {}).get(outcome.key)
+                if a and b and (measures is None or measures[first] == measures[second]):
                     rows.append(_pair(outcome, labels[first], labels[second], a["values"], b["values"]))
         for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
             row["p_holm"] = adjusted

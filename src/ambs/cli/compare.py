@@ -54,9 +54,16 @@ def _print(summary: dict[str, Any]) -> None:
 
     console = Console()
     for part in summary["environments"]:
+        for row in part["asked"]:
+            _say(console, f"{part['env']}, {row['label']}: {row['sentence']}.")
         for sentence in part["unlike"]:
             _say(console, f"{part['env']}: {sentence}.")
-        _table(console, f"{part['env']} at {part['frames']:,} frames", tables.outcomes(part, brief=True), apart=True)
+        _table(
+            console,
+            f"{part['env']} at {part['frames']:,} frames: violations in all of them, the rest over their last tenth",
+            tables.outcomes(part, brief=True),
+            apart=True,
+        )
         _table(console, "Which differences the intervals support", tables.comparisons(part, brief=True), apart=True)
         if part["comparisons"]:
             _say(console, EXPLAINED)

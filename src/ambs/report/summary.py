@@ -15,6 +15,7 @@ from ambs.report.levels import levels_in_force
 from ambs.report.outcomes import OUTCOMES, as_json, compared_frames, comparisons, group_outcomes, takes_part
 from ambs.report.panels import draw_panels
 from ambs.report.paper import beside_the_paper
+from ambs.report.promise import asked_of_shields
 from ambs.report.recount import KEYS, Alike, count_alike
 from ambs.report.runs import Run, read_runs
 from ambs.report.unlike import settings_sentence
@@ -94,6 +95,7 @@ def _environment(part: Part, alike: Alike, colour: dict[str, int], curves: bool,
         "comparisons": comparisons([group.label for group in groups], outcomes, dict.fromkeys(KEYS, alike.psi)),
         "paper": beside_the_paper(groups, part.length),
         "differences": settings_that_differ(groups),
+        "asked": asked_of_shields(groups, outcomes),
         "levels": levels_in_force(groups),
         "foresight": [
             {"run": run.name, "label": group.label, "seed": run.seed, "colour": colour[group.label], **run.foresight}

@@ -86,6 +86,20 @@ def test_a_group_is_one_configuration(tmp_path):
     assert settings_that_differ(groups)["obs"][:2] in (['"vector"', '"both"'], ['"both"', '"vector"'])
 
 
+def test_many_settings_get_a_short_name_and_a_note(tmp_path):
+    """A label names one short setting; others stand in a note that every format shows."""
+    for alpha, horizon in ((1.0, 30), (0.2, 6)):
+        make_run(tmp_path, config={"agent": {"alpha": alpha}, "shield": {"horizon": horizon}})
+    summary = summarise([tmp_path])
+    told = {group["label"]: group["note"] for group in summary["environments"][0]["groups"]}
+    assert told == {
+        "AMBS + COPT (A)": "agent.alpha=1.0, shield.horizon=30",
+        "AMBS + COPT (B)": "agent.alpha=0.2, shield.horizon=6",
+    }
+    assert "agent.alpha=0.2, shield.horizon=6" in text_of(summary, "html")
+    assert "AMBS + COPT (B): agent.alpha=0.2, shield.horizon=6" in text_of(summary, "md")
+
+
 def test_outcomes_by_hand(tmp_path):
     runs = []
     for seed, (level, violations) in enumerate(((10, 100), (20, 300))):

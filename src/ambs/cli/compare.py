@@ -54,6 +54,8 @@ def _print(summary: dict[str, Any]) -> None:
 
     console = Console()
     for part in summary["environments"]:
+        for sentence in tables.notes(part):
+            _say(console, sentence)
         for row in part["asked"]:
             _say(console, f"{part['env']}, {row['label']}: {row['sentence']}.")
         for sentence in part["unlike"]:

@@ -108,6 +108,7 @@ def _card(group: dict[str, Any]) -> Html:
     return tag(
         "article",
         tag("h3", tag("span", class_="dot"), group["label"]),
+        tag("p", group["note"], class_="soft settings") if group["note"] else None,
         tag("dl", *lines, *small),
         tag("p", told, class_="soft"),
         class_=f"card c{group['colour'] % 8}",

@@ -84,6 +84,7 @@ def _environment(part: Part, alike: Alike, colour: dict[str, int], curves: bool,
             {
                 "label": group.label,
                 "method": group.method,
+                "note": group.note,
                 "colour": colour[group.label],
                 "runs": len(group.runs),
                 "psi": psi,

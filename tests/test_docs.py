@@ -66,8 +66,8 @@ def place(tmp_path_factory):
     """A folder as a reader might have it: a few runs, and the environment that the documentation writes."""
     root = tmp_path_factory.mktemp("reader")
     for seed in (0, 1):
-        make_run(root / "runs", seed=seed)
-        make_run(root / "runs", seed=seed, method="lag")
+        for method in ("copt", "lag"):
+            make_run(root / "runs", seed=seed, method=method, labels={"": 490, "hazard": 10})
     make_recording(root / "recorded", steps=30)
     for name, code in examples().items():
         (root / name).write_text(code)

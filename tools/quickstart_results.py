@@ -1,12 +1,16 @@
 """Run the quickstart for several seeds and write what README shows: `results/quickstart.json`, `.png` and `.md`.
 
-python tools/quickstart_results.py [--seeds 0 1 2] [--runs runs] [--results results]
+python tools/quickstart_results.py [--seeds 0 1 2 3 4] [--runs runs] [--results results]
+
+The marked parts of README.md and docs/quickstart.md are made of `results/quickstart.json`, too; `--only-pages` writes them anew
+without running anything.
 """
 
 import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -18,38 +22,63 @@ from typing import Any
 from ambs import __version__
 from ambs.apps.quickstart import SHIELDED, UNSHIELDED
 from ambs.config.methods import title_with_shield
+from ambs.report.promise import asked_in_words
+from ambs.storage.run_folder import RunFolder
 
+ROOT = Path(__file__).parents[1]
 NAMES = {"random": "random play"} | {name: title_with_shield(name) for name in (UNSHIELDED, SHIELDED)}
+BEGIN, END = (
+    "<!-- results/quickstart.json, by tools/quickstart_results.py -->",
+    "<!-- end of results/quickstart.json -->",
+)
 
 
 def main() -> None:
     """Run, gather, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs go")
-    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--results", type=Path, default=ROOT / "results")
+    parser.add_argument("--pages", type=Path, default=ROOT, help="the folder of README.md and docs/")
+    parser.add_argument(
+        "--only-pages", action="store_true", help="write README.md and docs/ from the figures that are there"
+    )
     options = parser.parse_args()
     options.results.mkdir(exist_ok=True)
-    first = options.seeds[0]
-    found = [one(seed, options.runs, options.results, picture=seed == first) for seed in options.seeds]
-    publish(found, options.results)
+    if not options.only_pages:
+        first = options.seeds[0]
+        found = [one(seed, options.runs, options.results, picture=seed == first) for seed in options.seeds]
+        publish(found, options.results)
+    fill_pages(json.loads((options.results / "quickstart.json").read_text()), options.pages)
 
 
 def publish(found: list[dict[str, Any]], results: Path) -> None:
     """Write what the seeds gave."""
-    for result in found:
-        result.pop("files"), result.pop("runs")
+    source, settings = provenance([Path(result["runs"][SHIELDED]) for result in found])
+    kept = [{key: value for key, value in result.items() if key not in ("files", "runs", "report")} for result in found]
     record = {
-        "command": "python tools/quickstart_results.py --seeds " + " ".join(str(result["seed"]) for result in found),
+        "command": "python tools/quickstart_results.py --seeds " + " ".join(str(result["seed"]) for result in kept),
         "date": time.strftime("%Y-%m-%d"),
+        **source,
         "versions": {"ambs": __version__, "jax": version("jax"), "python": platform.python_version()},
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "held": all(result["held"] for result in found),
-        "seeds": found,
+        "settings": settings,
+        "held": all(result["held"] for result in kept),
+        "seeds": kept,
     }
     (results / "quickstart.json").write_text(json.dumps(record, indent=1) + "\n")
-    (results / "quickstart.md").write_text(table(found))
-    print(table(found))
+    (results / "quickstart.md").write_text(table(kept))
+    print(table(kept))
+
+
+def provenance(runs: list[Path]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Commit, whether anything differed from it, and the settings without the seed; the same for all runs, or it ends here."""
+    records = [RunFolder.open(run).record for run in runs]
+    settings = [{name: value for name, value in record["config"].items() if name != "seed"} for record in records]
+    commits = {record["commit"] for record in records}
+    if len(commits) > 1 or any(one != settings[0] for one in settings):
+        raise SystemExit("the seeds were not run with the same source and settings")
+    return {"commit": commits.pop(), "modified": any(record["modified"] for record in records)}, settings[0]
 
 
 def one(seed: int, runs: Path, results: Path, *, picture: bool) -> dict[str, Any]:
@@ -85,6 +114,60 @@ def interval(value: dict[str, float | None]) -> str:
     if value["low"] is None or value["high"] is None:
         return f"{value['mean']:.1f}"
     return f"{value['mean']:.1f} [{value['low']:.1f}, {value['high']:.1f}]"
+
+
+def fill_pages(record: dict[str, Any], root: Path) -> None:
+    """Write the marked parts of README.md and docs/quickstart.md anew."""
+    for page, text in parts(record).items():
+        before = (root / page).read_text()
+        after, count = re.subn(rf"(?s){re.escape(BEGIN)}.*?{re.escape(END)}", lambda _, text=text: text, before)
+        if count != 1:
+            raise SystemExit(f"{page} has {count} marked parts, and 1 is wanted")
+        (root / page).write_text(after)
+
+
+def parts(record: dict[str, Any]) -> dict[str, str]:
+    """The marked part of each page, marks included."""
+    told = f"{asked(record)}\n\n{verdict(record)}"
+    detail = f"{told}\n\n{table(record['seeds'])}\n{source(record)}"
+    return {
+        "README.md": f"{BEGIN}\n{detail}\n{END}",
+        "docs/quickstart.md": f"{BEGIN}\n{told}\n{END}",
+    }
+
+
+def asked(record: dict[str, Any]) -> str:
+    """What was asked of the shield, and what the theorems say of it."""
+    used = [result["evaluation"][SHIELDED]["traces_per_decision"]["mean"] for result in record["seeds"]]
+    return f"Asked of the shield: {asked_in_words(record['settings'], sum(used) / len(used))}."
+
+
+def verdict(record: dict[str, Any]) -> str:
+    """For which seeds the comparison held, and by how much."""
+    seeds = record["seeds"]
+    held = [str(result["seed"]) for result in seeds if result["held"]]
+    shares = {
+        key: [result["last_quarter"][SHIELDED][key] / result["last_quarter"][UNSHIELDED][key] for result in seeds]
+        for key in ("violations_per_1000", "return")
+    }
+    fewer, kept = (f"{100 * min(found):.0f} to {100 * max(found):.0f} %" for found in shares.values())
+    frames = f"{record['settings']['training']['frames']:,}".replace(",", " ")
+    return (
+        f"It held for {len(held)} of {len(seeds)} seeds ({', '.join(held) or 'none'}): in the last quarter of {frames} frames "
+        f"AMBS + COPT had {fewer} of DreamerV3's violating frames at {kept} of its return."
+    )
+
+
+def source(record: dict[str, Any]) -> str:
+    """Where the figures come from."""
+    commit = "a source without a commit" if record["commit"] is None else f"commit {record['commit'][:12]}"
+    changed = " with local changes" if record["modified"] else ""
+    episodes = record["seeds"][0]["evaluation"][SHIELDED]["episodes"]
+    return (
+        "(Last quarter: training episodes that ended in the last quarter of the frames; evaluation: "
+        f"{episodes} episodes in unseen worlds, mean [95 % interval]. `{record['command']}`, {commit}{changed}, "
+        f"{record['date']}; [results/quickstart.json](results/quickstart.json).)"
+    )
 
 
 if __name__ == "__main__":

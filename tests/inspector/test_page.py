@@ -257,6 +257,12 @@ def test_sliders_tell_what_would_have_been(browser, recorded):
     browser.evaluate("document.getElementById('level').focus()")
     browser.press("ArrowRight")
     assert browser.evaluate("document.getElementById('level-value').textContent") == "0.305"
+    browser.evaluate(
+        "document.getElementById('epsilon').step = 'any', document.getElementById('epsilon').value = 0.026666666667"
+    )
+    browser.evaluate("epsilon.dispatchEvent(new Event('input'))")
+    assert browser.evaluate("document.getElementById('epsilon-value').textContent") == "0.027"
+    browser.evaluate("epsilon.value = 0.1, epsilon.dispatchEvent(new Event('input'))")
     assert browser.evaluate(STEP) == np.flatnonzero(recording.arrays()["overridden"])[0]
     browser.evaluate("horizon.value = 1, horizon.dispatchEvent(new Event('input'))")
     told = expected(recording, SETTINGS["sequential"], 0.305, 0.1, 1)
@@ -286,6 +292,8 @@ def test_audit_entries_lead_to_their_steps(browser, recorded):
     entries = audit(recording)
     links = browser.evaluate("[...document.querySelectorAll('#audit [data-step]')].map(one => +one.dataset.step)")
     assert links == [entry.step for entry in entries]
+    # Numbers outside the list would be cut off by its scrolling, from two digits on.
+    assert browser.evaluate("getComputedStyle(document.getElementById('audit')).listStylePosition") == "inside"
     browser.click("#audit li:last-child button")
     assert browser.evaluate(STEP) == links[-1]
     browser.evaluate("scrub.value = 0, scrub.dispatchEvent(new Event('input')), document.activeElement.blur()")

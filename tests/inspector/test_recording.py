@@ -13,7 +13,7 @@ from PIL import Image
 
 from ambs.cli.main import main
 from ambs.errors import UserError
-from ambs.inspector.audit import BACKUP, FALSE_ALARM, MISS, OPTIMIST, as_csv, audit
+from ambs.inspector.audit import BACKUP, FALSE_ALARM, MISS, OPTIMIST, as_csv, audit, not_examined
 from ambs.inspector.data import LARGEST_PAGE, page_data
 from ambs.inspector.document import document
 from ambs.inspector.recording import read
@@ -51,6 +51,32 @@ def test_audit_by_hand(path):
     assert rows[1][:6] == ["'=by-hand", "1", "false alarm", "0.2", "20", str(int(shape["violating"][1]))]
     off = Episode.from_arrays("off", dataclasses.replace(facts, shield=False), shape)
     assert audit(off) == []
+
+
+def test_what_was_not_examined_is_counted(path):
+    """Futures are stored of the first ten overrides only; step 3 was unsafe already, and has none."""
+    recording = read(path)
+    arrays = recording.arrays()
+    with_futures = int((arrays["overridden"] & (arrays["traces_used"] > 0)).sum())
+    near = int((~arrays["overridden"] & (arrays["violating"] > 0)).sum())
+    assert recording.not_examined == (with_futures - 10, near)
+    told = f"{with_futures - 10} overrides and {near} near misses"
+    assert f"Not examined: {told}. " in document(recording, [])
+    assert list(csv.reader(io.StringIO(as_csv([recording]))))[-1][2:] == ["not examined", "", "", "", told]
+    assert recording.examination.futures is not None
+    whole = dataclasses.replace(recording.examination.futures, step=np.arange(80))
+    seen = dataclasses.replace(recording, examination=dataclasses.replace(recording.examination, futures=whole))
+    assert seen.not_examined == (0, 0)
+    assert not_examined(seen) == ""
+
+
+def test_settings_are_rounded_for_reading(path):
+    """Δ in force makes ε a share of what it was."""
+    recording = read(path)
+    settings = recording.facts.settings | {"approximation_error": 0.326666666667, "safety_level": 0.98}
+    page = document(dataclasses.replace(recording, facts=dataclasses.replace(recording.facts, settings=settings)), [])
+    assert ">0.327</output>" in page
+    assert ">0.326666666667<" not in page
 
 
 def test_traces_drawn_again_fill_up_what_the_rule_left(path):

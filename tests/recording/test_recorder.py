@@ -25,7 +25,17 @@ from ambs.envs.worlds.point_world import PointWorldEnv
 from ambs.errors import UserError
 from ambs.inspector.recording import find, read
 from ambs.recording.counterfactuals import Moment, roll_twins
-from ambs.recording.examine import MOST_NEAR, MOST_OVERRIDES, SHARE, Budget, Details, Played, _small_world, interesting
+from ambs.recording.examine import (
+    MOST_NEAR,
+    MOST_OVERRIDES,
+    SHARE,
+    Budget,
+    Details,
+    Limits,
+    Played,
+    _small_world,
+    interesting,
+)
 from ambs.recording.ground_truth import FUTURES, Situation, TrueWorld, safe_futures
 from ambs.recording.recorder import Recorder
 from ambs.recording.schema import Decided
@@ -268,7 +278,14 @@ def test_what_is_worth_a_look():
     assert len(found.overrides) == MOST_OVERRIDES
     assert found.overrides[0] == 0
     assert found.overrides[-1] == 98
-    assert sorted(found.overrides + found.passed_over) == [step for step in range(0, 100, 2) if step != 10]
+    every = [step for step in range(0, 100, 2) if step != 10]
+    assert sorted(found.overrides + found.passed_over) == every
+    assert interesting(made, Limits.asked("all")) == (every, [171, 151], [])
+    made.violating[101:150] = 1
+    assert len(interesting(made).near) == MOST_NEAR
+    assert len(interesting(made, Limits.asked("all")).near) == 51
+    few = interesting(made, Limits.asked(1))
+    assert (few.near, len(few.overrides), len(few.passed_over)) == ([171], 1, 48)
 
 
 def test_the_budget_is_a_share_of_the_evaluation():
@@ -286,3 +303,6 @@ def test_the_budget_is_a_share_of_the_evaluation():
     assert not budget.left()
     work(1)
     assert budget.left()
+    patient = Budget(lambda: now[0], share=Limits.asked("all").share)
+    patient.timed(work)(1000)
+    assert patient.left()

@@ -28,11 +28,13 @@ def make_run(
     state: Any = "finished",
     names: int = 0,
     level: float | None = None,
+    labels: dict[str, int] | None = None,
     config: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
     """A run with a return that rises to its level and a constant rate of violations, both a little off by the seed.
 
+    `labels`: frames per combination of labels, the same in every episode; None: not stored, as once.
     `level`: the Δ in force, with the figures of a run that calibrates it; None: a run from before there were any.
     """
     rng = np.random.default_rng((seed, sum(map(ord, method))))
@@ -68,9 +70,11 @@ def make_run(
         at = (index + 1) * length
         share = 1 - np.exp(-4 * (index + 1) / episodes)
         row = {"frames": at, "return": top * share + rng.normal(), "violations": int(rate * length / 1000)}
+        row |= {} if labels is None else {"labels": labels, "violations": labels.get("hazard", 0)}
         run.log_episode(row | {"length": length, "steps": length // 2, "overrides": 0, "switches": 0, "decisions": 0})
     last = int(rate * frames / 1000)
-    run.write_status(state, frames=frames, agent_steps=frames // 2, updates=frames // 4, violations=last)
+    stored = {} if labels is None else {"psi": "!hazard", "atoms": ["hazard", "vase"]}
+    run.write_status(state, frames=frames, agent_steps=frames // 2, updates=frames // 4, violations=last, **stored)
     run.close()
     return run.path
 

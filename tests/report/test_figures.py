@@ -11,8 +11,10 @@ from ambs.report.levels import MOST_LENIENT
 from ambs.report.outcomes import OUTCOMES, compared_frames, comparisons, group_outcomes, outcome_of, takes_part
 from ambs.report.panels import FORESIGHT, needed_alpha
 from ambs.report.paper import COLUMNS, TABLE_1, beside_the_paper
+from ambs.report.promise import asked_in_words
 from ambs.report.runs import Run, Series, read_runs
 from ambs.report.summary import summarise
+from ambs.report.write import text_of
 from ambs.shield.config import HIGHEST_LEVEL
 from tests.report.synthetic import make_run
 
@@ -82,6 +84,20 @@ def test_a_group_is_one_configuration(tmp_path):
     assert numbers["AMBS + COPT"] == 5
     assert len(set(numbers.values())) == 4
     assert settings_that_differ(groups)["obs"][:2] in (['"vector"', '"both"'], ['"both"', '"vector"'])
+
+
+def test_many_settings_get_a_short_name_and_a_note(tmp_path):
+    """A label names one short setting; others stand in a note that every format shows."""
+    for alpha, horizon in ((1.0, 30), (0.2, 6)):
+        make_run(tmp_path, config={"agent": {"alpha": alpha}, "shield": {"horizon": horizon}})
+    summary = summarise([tmp_path])
+    told = {group["label"]: group["note"] for group in summary["environments"][0]["groups"]}
+    assert told == {
+        "AMBS + COPT (A)": "agent.alpha=1.0, shield.horizon=30",
+        "AMBS + COPT (B)": "agent.alpha=0.2, shield.horizon=6",
+    }
+    assert "agent.alpha=0.2, shield.horizon=6" in text_of(summary, "html")
+    assert "AMBS + COPT (B): agent.alpha=0.2, shield.horizon=6" in text_of(summary, "md")
 
 
 def test_outcomes_by_hand(tmp_path):
@@ -236,3 +252,24 @@ def test_other_settings_are_not_pooled_across_environments(tmp_path):
     make_run(tmp_path, env="B-v0", config={"shield": shield | {"horizon": 30}})
     rows = summarise([tmp_path], curves=False)["across"]
     assert {(row["label"], row["runs"]) for row in rows} == {("AMBS + COPT (shield.horizon=30)", 2)}
+
+
+def test_what_was_asked_is_told_with_what_the_theorems_say(tmp_path):
+    """By hand: m ≥ ln(2/.01)/(2·.1²) = 264.9, and for a model four times as many."""
+    shield = {"safety_level": 0.3, "approximation_error": 0.1, "horizon": 3, "traces": 200, "rule": "sequential"}
+    for method in ("copt", "dreamer"):
+        make_run(tmp_path, method=method, config={"shield": shield, "training": {"action_repeat": 4}})
+    summary = summarise([tmp_path])
+    (asked,) = summary["environments"][0]["asked"]
+    assert asked["label"] == "AMBS + COPT"  # The other had no shield.
+    assert asked["sentence"].startswith(
+        "Δ = 0.3, ε = 0.1, δ = 0.01, n = 3 steps (12 frames), at most 200 futures, 80 used"
+    )
+    assert (
+        "Theorem 1 asks for 265 futures and is not met, Theorem 2 asks for 1060 futures and is not met"
+        in asked["sentence"]
+    )
+    assert asked["sentence"] in text_of(summary, "html")
+    critics = {"shield": {**shield, "critics": "min"}}
+    assert "no theorem applies" in asked_in_words(critics, None)
+    assert asked_in_words({"shield": {**shield, "traces": "many"}}, None) is None

@@ -1,11 +1,15 @@
 """What is kept of a run under `results/` is enough for reports, small, and says nothing about one machine."""
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from ambs.config.presets import PRESETS
+from ambs.config.resolve import from_dict
 from ambs.report.runs import read_run
 from ambs.storage.run_folder import read_rows
 from tests.report.synthetic import make_run
@@ -20,6 +24,19 @@ def tool(monkeypatch):
 
     yield run_results
     sys.modules.pop("run_results")
+
+
+@pytest.fixture
+def quickstart(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import quickstart_results
+
+    yield quickstart_results
+    sys.modules.pop("quickstart_results")
+
+
+def headline():
+    return json.loads((ROOT / "results" / "quickstart.json").read_text())
 
 
 def test_a_kept_run_shows_what_the_run_showed(tool, tmp_path):
@@ -62,3 +79,41 @@ def test_committed_results_are_small_and_whole():
         assert run.metrics["violations"]
     for task in (path for path in results.iterdir() if path.is_dir()):
         assert sum(file.stat().st_size for file in task.rglob("*")) < 6_000_000
+
+
+def test_the_headline_is_what_the_file_says(quickstart):
+    """`python tools/quickstart_results.py --only-pages` writes the pages anew."""
+    for page, text in quickstart.parts(headline()).items():
+        assert text in (ROOT / page).read_text(), f"{page} shows other figures than results/quickstart.json"
+    assert (ROOT / "results" / "quickstart.md").read_text() == quickstart.table(headline()["seeds"])
+
+
+def test_the_headline_was_made_with_the_preset():
+    """If not, the seeds must be run again: `python tools/quickstart_results.py`."""
+    assert from_dict(headline()["settings"]) == PRESETS["quickstart"]()
+    assert re.fullmatch("[0-9a-f]{40}", headline()["commit"])
+
+
+def test_five_seeds_fill_the_pages(quickstart, tmp_path):
+    """Of which one did not hold; and seeds that were run with other settings are refused."""
+    settings = {"shield": headline()["settings"]["shield"], "training": {"frames": 80_000, "action_repeat": 4}}
+    runs = [make_run(tmp_path / "runs", seed=seed, config=settings) for seed in range(5)]
+    found = [
+        headline()["seeds"][0] | {"seed": seed, "runs": {"copt": str(run)}, "files": [], "held": seed != 3}
+        for seed, run in enumerate(runs)
+    ]
+    for folder in ("results", "docs"):
+        (tmp_path / folder).mkdir()
+    for page in ("README.md", "docs/quickstart.md"):
+        shutil.copy(ROOT / page, tmp_path / page)
+    quickstart.publish(found, tmp_path / "results")
+    record = json.loads((tmp_path / "results" / "quickstart.json").read_text())
+    quickstart.fill_pages(record, tmp_path)
+    readme = (tmp_path / "README.md").read_text()
+    assert "It held for 4 of 5 seeds (0, 1, 2, 4)" in readme
+    assert readme.count("| AMBS + COPT, shield |") == 5
+    assert "n = 3 steps (12 frames), at most 200 futures" in (tmp_path / "docs" / "quickstart.md").read_text()
+    assert record["commit"] == json.loads((runs[0] / "config.json").read_text())["commit"]
+    other = make_run(tmp_path / "other", config=settings | {"obs": "vector"})
+    with pytest.raises(SystemExit, match="not run with the same source and settings"):
+        quickstart.provenance([runs[0], other])

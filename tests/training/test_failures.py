@@ -17,6 +17,7 @@ from ambs.cli.display import Display
 from ambs.config.resolve import resolve, to_dict
 from ambs.envs import TooManyFaults
 from ambs.errors import RunError, UserError
+from ambs.spec.formula import Atoms
 from ambs.storage import checkpoint
 from ambs.storage.run_folder import RunFolder
 from ambs.training import checkpoints, session
@@ -33,7 +34,8 @@ class Dummy(Trainer):
 
     def __init__(self, trouble=lambda frames: None):
         self.config = getattr(type(self), "config", CONFIG)
-        self.accounts, self.updates, self.trouble = Accounts(1), 0, trouble
+        self.accounts, self.updates, self.trouble = Accounts(1, ("x",)), 0, trouble
+        self.interface = types.SimpleNamespace(spec=types.SimpleNamespace(psi="!x", atoms=Atoms(("x",))))
         self.closed = False
 
     @property

@@ -35,13 +35,15 @@ def played(mark: int) -> TrainState:
     shown = interface(envs, CONFIG)
     seen = shown.spec.observation._replace(mean=(mark / 8,) * 25, deviation=(1.0 + mark,) * 25)
     counts = {field.name: mark + 2 for field in dataclasses.fields(Accounts) if field.type is int}
-    accounts = Accounts(**counts | {"envs": ENVS})
+    accounts = Accounts(
+        **counts | {"envs": ENVS}, atoms=envs.atoms.names, labels=[{"lava": mark + index} for index in range(ENVS)]
+    )
     for part in accounts.open.values():
         part += np.array(mark, part.dtype)
     numbers = dict.fromkeys(("turns", "updates", "calibrated", "skipped", "bad_run", "logged"), mark + 5)
     return TrainState(
         learned=Learned(*(jnp.full(2, mark + index, jnp.float32) for index in range(7))),
-        carry=ActorState(jnp.full((ENVS, 4), mark), jnp.full((ENVS, 2), mark / 2), jnp.full(ENVS, mark)),
+        carry=ActorState(jnp.full((ENVS, 4), mark), jnp.full((ENVS, 2), mark / 2), *(jnp.full(ENVS, mark),) * 2),
         thresholds=jnp.full(2, mark / 10),
         level=jnp.array(mark),
         row=row(mark),
@@ -97,7 +99,7 @@ class Walker(Trainer):
 
     def __init__(self, observers):
         self.config, self.observers = SimpleNamespace(training=SimpleNamespace(frames=3)), observers
-        self.accounts = Accounts(1)
+        self.accounts = Accounts(1, ())
 
     def turn(self):
         self.accounts.frames += 1

@@ -3,14 +3,19 @@
 *Violations* are simulator frames in which Ψ fails, in training episodes of all environments. *Return* is the undiscounted
 sum of frame rewards. *Overrides* and *switches* count agent steps: a switch is a step at which control passes between task
 and backup policy, the fight of the paper's Fig. 1.
+
+Beside the violations of its own Ψ an episode's row has the frames per combination of labels, from which the violations of any
+other Ψ over the same atoms can be counted.
 """
 
+import functools
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from ambs.shield.rules import Decision, Reason
+from ambs.spec.formula import Atom
 
 _PER_EPISODE = ("start_frame", "length", "steps", "violations", "overrides", "switches", "decisions", "traces")
 
@@ -20,6 +25,8 @@ class Accounts:
     """Running totals of a run, and of each environment's present episode."""
 
     envs: int
+    atoms: tuple[str, ...]
+    """Names of the labels, in the order of the last axis of `frame_labels`."""
     frames: int = 0
     agent_steps: int = 0
     violations: int = 0
@@ -31,8 +38,11 @@ class Accounts:
     episodes: int = 0
     faults: int = 0
     open: dict[str, np.ndarray] = field(default_factory=dict)
+    labels: list[dict[str, int]] = field(default_factory=list)
+    """Of each environment's present episode: frames per `combination` of labels."""
 
     def __post_init__(self) -> None:
+        self.labels = self.labels or [{} for _ in range(self.envs)]
         if not self.open:
             self.open = {name: np.zeros(self.envs, np.int64) for name in _PER_EPISODE}
             self.open |= {"return": np.zeros(self.envs), "backup": np.zeros(self.envs, bool)}
@@ -66,6 +76,7 @@ class Accounts:
         for name, value in counts.items():
             now[name] += value
         now["backup"] = np.where(took, overridden, now["backup"])
+        self._count_labels(infos["frame_labels"], infos["frame_valid"])
         self.frames += int(frames.sum())
         self.agent_steps += int(took.sum())
         self.violations += int(violations.sum())
@@ -81,10 +92,19 @@ class Accounts:
             for env in np.flatnonzero(terminated | truncated).tolist()
         ]
 
+    def _count_labels(self, labels: np.ndarray, valid: np.ndarray) -> None:
+        """Labels bool `[envs, frames, atoms]` of the frames `[envs, frames]` that took place."""
+        for env, frame in zip(*np.nonzero(valid), strict=True):
+            name = combination(self.atoms, labels[env, frame].tobytes())
+            self.labels[env][name] = self.labels[env].get(name, 0) + 1
+
     def _close(self, env: int, ended: str) -> dict[str, Any]:
         row: dict[str, Any] = {name: int(self.open[name][env]) for name in _PER_EPISODE}
         row = {"frames": self.frames, "episode": self.episodes, "env": env, **row}
         row |= {"return": float(self.open["return"][env]), "cost": row["violations"], "ended": ended}
+        labels, self.labels[env] = self.labels[env], {}
+        # An episode that began before labels were counted, in a checkpoint of an earlier version, has not got all of them.
+        row |= {"labels": labels} if sum(labels.values()) == row["length"] else {}
         for values in self.open.values():
             values[env] = 0
         self.open["start_frame"][env] = self.frames
@@ -99,7 +119,13 @@ class Accounts:
 
     def totals(self) -> dict[str, int]:
         """The run's counters."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("envs", "open")}
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.type is int and one.name != "envs"}
+
+
+@functools.lru_cache(maxsize=4096)
+def combination(atoms: tuple[str, ...], held: bytes) -> str:
+    """Atoms that hold (a byte each, 1 or 0), as formulas write them, joined by `+`; empty: none."""
+    return "+".join(str(Atom(name)) for name, holds in zip(atoms, held, strict=True) if holds)
 
 
 def reasons(decision: Decision) -> dict[str, int]:

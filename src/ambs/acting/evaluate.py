@@ -92,7 +92,7 @@ def _batch(
     agent.start(size, seed, shield=shield, policy="task" if policy == "random" else policy)
     agent.root = stream(agent.root, f"evaluation {first}")
     rng = np.random.default_rng([seed, first])
-    accounts = Accounts(size)
+    accounts = Accounts(size, envs.atoms.names)
     found: dict[int, dict[str, Any]] = {}
     while len(found) < count:
         decision: Decision | None = None

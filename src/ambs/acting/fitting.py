@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ambs.agent.networks import CRITICS
 from ambs.config import LARGEST
@@ -24,14 +25,15 @@ def check_meta(checkpoint: Checkpoint) -> None:
     ]
     wrong += [name for name in _TABLES if not isinstance(meta.get(name), dict)]
     for name in ("totals", "last_totals", "positions"):
-        if name not in wrong and any(
-            type(value) is not int or not 0 <= value <= LARGEST for value in meta[name].values()
-        ):
+        if name not in wrong and not _are_counts(meta[name]):
             wrong.append(name)
     if "totals" not in wrong and "frames" not in meta["totals"]:
         wrong.append("totals")
     if not isinstance(meta.get("replay_lost", []), list):
         wrong.append("replay_lost")
+    counts = meta.get("open_labels", [])
+    if not isinstance(counts, list) or not all(_are_counts(one) for one in counts):
+        wrong.append("open_labels")
     wrong += [name for name in _GROUPS if name not in checkpoint.groups]
     if wrong:
         raise UserError(
@@ -39,6 +41,10 @@ def check_meta(checkpoint: Checkpoint) -> None:
         )
     if meta.get("critics") != list(CRITICS):
         raise UserError(f"{checkpoint.path} was saved by another version of ambs, whose critics stood in another order")
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(type(one) is int and 0 <= one <= LARGEST for one in value.values())
 
 
 @contextmanager

@@ -27,6 +27,9 @@ class Compare:
     at: int | None = None
     """Compare at so many frames, leaving out runs that are shorter by over 2 %; None: at the most that half of each method's
     runs have reached."""
+    psi: str | None = None
+    """Count violations by this Ψ, e.g. '!hazard', from the labels that runs store; None: by the runs' own, or where they differ
+    by that of the first run shown."""
     json: bool = False
     """Print one JSON object instead of tables."""
 
@@ -35,7 +38,7 @@ class Compare:
         from ambs.report.summary import summarise
         from ambs.storage.files import finite
 
-        summary = summarise(self.runs, curves=False, at=self.at)
+        summary = summarise(self.runs, curves=False, at=self.at, psi=self.psi)
         if self.json:
             print(json.dumps(finite(summary), allow_nan=False))
         else:
@@ -51,7 +54,18 @@ def _print(summary: dict[str, Any]) -> None:
 
     console = Console()
     for part in summary["environments"]:
-        _table(console, f"{part['env']} at {part['frames']:,} frames", tables.outcomes(part, brief=True), apart=True)
+        for sentence in tables.notes(part):
+            _say(console, sentence)
+        for row in part["asked"]:
+            _say(console, f"{part['env']}, {row['label']}: {row['sentence']}.")
+        for sentence in part["unlike"]:
+            _say(console, f"{part['env']}: {sentence}.")
+        _table(
+            console,
+            f"{part['env']} at {part['frames']:,} frames: violations in all of them, the rest over their last tenth",
+            tables.outcomes(part, brief=True),
+            apart=True,
+        )
         _table(console, "Which differences the intervals support", tables.comparisons(part, brief=True), apart=True)
         if part["comparisons"]:
             _say(console, EXPLAINED)

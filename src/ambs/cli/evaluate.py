@@ -42,6 +42,10 @@ class Evaluate:
     """Use the checkpoint at this frame; None: the newest."""
     record: Path | None = None
     """Folder for recorded episodes: all that the shield saw, for `ambs inspect`."""
+    examine: int | Literal["all"] | None = None
+    """Of how many overrides, and of as many near misses (accepted, though a future broke Ψ), a recorded episode tells futures,
+    unshielded twin and truth, however long that takes, or of all; None: of 40 and 12 at most, while that takes less time than
+    playing."""
     video: Path | None = None
     """Folder for videos of the episodes (.gif)."""
     env: str | None = None
@@ -61,6 +65,8 @@ class Evaluate:
 
         if self.episodes < 1 or self.seed < 0:
             raise UserError("--episodes must be at least 1 and --seed at least 0")
+        if self.examine is not None and (self.record is None or (self.examine != "all" and self.examine < 1)):
+            raise UserError("--examine must be `all` or a number from 1 on, and goes with --record")
         prepare_device("auto", from_dict(RunFolder.open(self.run_folder).config).model.size)
         result = self._play()
         if self.json:
@@ -68,6 +74,7 @@ class Evaluate:
         else:
             _print(result)
             if self.record is not None:
+                _say_not_examined(**result["not_examined"])
                 print(f"Look at them:  ambs inspect {self.record}")
         return 0
 
@@ -98,7 +105,7 @@ class Evaluate:
             facts |= {"level": agent.config.shield.safety_level, "asked": agent.config.shield.as_asked().safety_level}
             recorder = None
             if self.record or self.video:
-                recorder = Recorder(agent, self.record, self.video, self.policy, self._foresight())
+                recorder = Recorder(agent, self.record, self.video, self.policy, self._foresight(), self.examine)
             try:
                 if shield == "paired":
                     found = paired(agent, self.episodes, watch=recorder, **common)
@@ -108,7 +115,10 @@ class Evaluate:
                     found = {shield: summary(rows)}
             finally:
                 # What was played before it was stopped, or failed, is worth keeping.
-                files = {} if recorder is None else {"files": recorder.close()}
+                files: dict[str, Any] = {} if recorder is None else {"files": recorder.close()}
+                if recorder is not None and recorder.record is not None:
+                    overrides, near = recorder.not_examined.tolist()
+                    files["not_examined"] = {"overrides": overrides, "near_misses": near}
         return _plain({**facts, **found, **files})
 
     def _foresight(self) -> dict[str, Any] | None:
@@ -141,6 +151,12 @@ class Evaluate:
             if error < changes["safety_level"]:
                 changes["approximation_error"] = error
         return changes
+
+
+def _say_not_examined(overrides: int, near_misses: int) -> None:
+    if overrides or near_misses:
+        told = f"Not examined: {overrides} of the overrides, {near_misses} of the near misses"
+        print(f"{told}; --examine all looks into each of them, which takes longer.")
 
 
 def tell(sentence: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,75 +35,16 @@ class Guarantee:
 
     def run(self) -> int:
         """Print the table or the JSON object."""
-        report = guarantee(self)
+        from ambs.spec.guarantee import guarantee
+
+        settings = dataclasses.asdict(self)
+        settings.pop("json")
+        report = guarantee(**settings)
         if self.json:
             print(json.dumps(report, allow_nan=False))
         else:
             _print_table(self, report)
         return 0
-
-
-def guarantee(settings: Guarantee) -> dict[str, Any]:
-    """Everything the table shows, as plain values."""
-    from ambs.errors import UserError
-    from ambs.spec import bounds
-
-    level, epsilon = settings.safety_level, settings.approximation_error
-    delta, horizon, traces = settings.failure_probability, settings.horizon, settings.traces
-    if settings.kl is not None and not math.isfinite(bounds.state_divergence_bound(settings.kl)):
-        raise UserError(f"--kl must be a finite number of nats, got {settings.kl}")
-    accept = bounds.accept_count(level, epsilon, traces)
-    report: dict[str, Any] = {
-        "settings": {
-            "safety_level": level,
-            "approximation_error": epsilon,
-            "failure_probability": delta,
-            "horizon": horizon,
-            "traces": traces,
-            "decisions": settings.decisions,
-        }
-    }
-    for name, model in (("theorem1", False), ("theorem2", True)):
-        needed = bounds.traces_needed(epsilon, delta, model=model)
-        report[name] = {
-            "traces_needed": needed,
-            "met": traces >= needed,
-            "epsilon_achieved": _rounded(bounds.epsilon_achieved(traces, delta, model=model)),
-            "delta_achieved": _rounded(bounds.delta_achieved(traces, epsilon, model=model)),
-            "traces_needed_one_sided": bounds.traces_needed(epsilon, delta, model=model, sides=1),
-            "traces_needed_per_episode": bounds.traces_needed(
-                epsilon, delta, model=model, decisions=settings.decisions
-            ),
-        }
-    split = bounds.kl_premise_unequal_split(epsilon, delta, horizon, traces)
-    report["theorem2"] |= {
-        "alpha_needed": _rounded(bounds.kl_premise(epsilon, horizon)),
-        "alpha_needed_chain_rule": _rounded(bounds.kl_premise_chain_rule(epsilon, horizon)),
-        "alpha_needed_unequal_split": None if split is None else _rounded(split),
-        "alpha_needed_binary_kl": {
-            str(count): _rounded(bounds.kl_premise_binary(level, delta, horizon, traces, count))
-            for count in sorted({0, accept})
-        },
-        "premise": "not measurable",
-        "kl_surrogate": settings.kl,
-    }
-    report["theorem3"] = {
-        "premise": "not measurable",
-        "says": "the KL between belief states bounds the KL between states, so Theorem 2's premise may be put on beliefs",
-    }
-    report["accept"] = {
-        "max_violating": accept,
-        "traces": traces,
-        "probability_at": {
-            f"{mu:g}": float(f"{bounds.acceptance_probability(mu, accept, traces):.3g}")
-            for mu in (1 - level, 1 - level + epsilon)
-        },
-    }
-    return report
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
 
 
 def _print_table(settings: Guarantee, report: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ class Inspect:
 
     Pages need no server and no network. Episodes are recorded by `ambs eval RUN --record DIR`.
 
-    Example: ambs eval RUN --episodes 3 --record recorded && ambs inspect recorded --open
+    Example: ambs eval RUN --episodes 10 --record recorded && ambs inspect recorded --open
     """
 
     recorded: tyro.conf.Positional[Path]

@@ -124,7 +124,7 @@ def _print(console: Any, result: dict[str, Any], shielded: Path) -> None:
     console.print(f"Look at all of it:  {result['report']}", soft_wrap=True, highlight=False)
     for title, command in (
         ("Next, see what the shield itself is worth:", f"ambs eval {shielded} --shield paired"),
-        ("And why it stepped in:", f"ambs eval {shielded} --episodes 3 --record recorded && ambs inspect recorded"),
+        ("And why it stepped in:", f"ambs eval {shielded} --episodes 10 --record recorded && ambs inspect recorded"),
     ):
         console.print(f"{title}  {command}", soft_wrap=True, highlight=False)
 

@@ -26,6 +26,9 @@ class Report:
     at: int | None = None
     """Compare at so many frames, leaving out runs that are shorter by over 2 %; None: at the most that half of each method's
     runs have reached."""
+    psi: str | None = None
+    """Count violations by this Ψ, e.g. '!hazard', from the labels that runs store; None: by the runs' own, or where they differ
+    by that of the first run shown."""
     format: Literal["html", "md", "png", "csv", "json"] | None = None
     """html: a page with curves. md: tables. png: a figure for a paper, return left, violations right. csv: all curves.
     json: everything. None: as the file's name ends, else html."""
@@ -36,7 +39,7 @@ class Report:
         from ambs.report.write import write
 
         out, kind = self._target()
-        summary = summarise(self.runs, at=self.at)
+        summary = summarise(self.runs, at=self.at, psi=self.psi)
         write(summary, out, kind)
         for sentence in summary["notes"]:
             print(f"note: {sentence}")

@@ -58,8 +58,15 @@ def audit(recording: Episode) -> list[Entry]:
     return sorted(found, key=lambda entry: (entry.step, entry.kind))
 
 
+def not_examined(recording: Episode) -> str:
+    """Of what there may be more findings, in words; empty: of nothing."""
+    overrides, near = recording.not_examined if recording.facts.shield else (0, 0)
+    parts = [(overrides, "override", "overrides"), (near, "near miss", "near misses")]
+    return " and ".join(f"{count} {one if count == 1 else many}" for count, one, many in parts if count)
+
+
 def as_csv(recordings: Iterable[Episode]) -> str:
-    """The audits of several episodes, a row for each finding."""
+    """The audits of several episodes, a row for each finding, and one that counts what was not examined."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["episode", "step", "finding", "p_safe", "traces", "violating", "what happened"])
@@ -71,6 +78,8 @@ def as_csv(recordings: Iterable[Episode]) -> str:
             numbers: list[Any] = [f"{decided.p_safe[entry.step]:.6g}" if used else "", used]
             numbers.append(int(decided.violating[entry.step]))
             writer.writerow([cell(recording.name), entry.step, entry.kind, *numbers, cell(entry.text)])
+        if unseen := not_examined(recording):
+            writer.writerow([cell(recording.name), "", "not examined", "", "", "", unseen])
     return out.getvalue()
 
 

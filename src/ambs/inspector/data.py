@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ambs.errors import extras
-from ambs.inspector.audit import UNSURE, audit
+from ambs.inspector.audit import UNSURE, audit, not_examined
 from ambs.recording.schema import NOT_DRAWN, Decided, Episode, Futures
 from ambs.spec.bounds import clopper_pearson
 
@@ -32,6 +32,7 @@ def page_data(recording: Episode) -> dict[str, Any]:
         "steps": _steps(recording),
         "map": _map(recording),
         "audit": [vars(entry) for entry in audit(recording)],
+        "not_examined": not_examined(recording),
         "pictures": [],
         "traces": None,
         "futures": [],

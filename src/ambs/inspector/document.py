@@ -11,6 +11,10 @@ from ambs.inspector.trust import trust
 from ambs.recording.schema import Episode
 from ambs.report.page import Html, join, page, tag
 
+NOT_EXAMINED = (
+    "Not examined: {}. Among them may be false alarms, or actions that were accepted too readily; a recording by "
+    "`ambs eval RUN --record DIR --examine all` leaves none out."
+)
 SCRIPTS = ("inspector-rules.js", "inspector-draw.js", "inspector-card.js", "inspector.js")
 
 
@@ -145,7 +149,7 @@ def _what_if(data: dict[str, Any]) -> Html:
         tag(
             "label", tag("span", tag("strong", sign), f" {text}"),
             tag("input", type="range", id=name, min=low, max=high, step=step, value=value, data_recorded=value),
-            tag("output", str(value), id=f"{name}-value", for_=name),
+            tag("output", str(round(value, 3)), id=f"{name}-value", for_=name),
         )
         for name, sign, text, value, low, high, step in sliders
     ]  # fmt: skip
@@ -167,7 +171,13 @@ def _audit(data: dict[str, Any]) -> Html:
     meaning = tag("details", tag("summary", "what these mean"), explained)
     counts = Counter(entry["kind"] for entry in entries)
     told = ", ".join(f"{count} × {kind}" for kind, count in counts.items())
-    return tag("section", tag("h2", "Audit"), tag("p", told, class_="soft") if told else None, found, meaning)
+    return tag(
+        "section",
+        tag("h2", "Audit"),
+        tag("p", told, class_="soft") if told else None,
+        tag("p", NOT_EXAMINED.format(data["not_examined"]), id="not-examined") if data["not_examined"] else None,
+        *(found, meaning),
+    )
 
 
 def _jump(step: int) -> Html:

@@ -5,10 +5,11 @@ and only as long as it takes less time than the evaluation did.
 """
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import jax
@@ -27,9 +28,9 @@ from ambs.shield.rules import Reason
 from ambs.streams import at, stream
 
 MOST_OVERRIDES = 40
-"""Per episode, of which all is recorded; more are spread evenly."""
+"""Per episode, of which all is recorded unless more is asked for; more are spread evenly."""
 MOST_NEAR = 12
-"""Accepted decisions per episode, the riskiest, that are looked into as well."""
+"""Accepted decisions per episode, the riskiest, that are looked into as well unless more is asked for."""
 ALWAYS = 2
 """Decisions of an episode that are looked into however long it takes."""
 SHARE = 0.7
@@ -37,15 +38,35 @@ SHARE = 0.7
 NO_TRACES = (Reason.ALREADY_UNSAFE, Reason.NON_FINITE)
 
 
+class Limits(NamedTuple):
+    """How much of an episode is looked into; None: all of it."""
+
+    overrides: int | None = MOST_OVERRIDES
+    near: int | None = MOST_NEAR
+    share: float = SHARE
+    """Of the evaluation's time that a recording may take."""
+
+    @classmethod
+    def asked(cls, examine: int | Literal["all"] | None) -> "Limits":
+        """None: the usual, in limited time. Else so many overrides and as many near misses, or all, however long it takes."""
+        if examine is None:
+            return cls()
+        most = None if examine == "all" else examine
+        return cls(most, most, math.inf)
+
+
+USUAL = Limits()
+
+
 class Budget:
     """How much time the recording took beside the evaluation it watches."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.clock, self.begun, self.own = clock, clock(), 0.0
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, share: float = SHARE) -> None:
+        self.clock, self.begun, self.own, self.share = clock, clock(), 0.0, share
 
     def left(self) -> bool:
         """Whether there is time for more."""
-        return self.own < SHARE * (self.clock() - self.begun - self.own)
+        return self.share == math.inf or self.own < self.share * (self.clock() - self.begun - self.own)
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, its time counted as the recording's."""
@@ -99,8 +120,8 @@ class Found:
 class Details:
     """Works out details of decisions of one agent; compiled once, spare environments made once."""
 
-    def __init__(self, agent: Agent, budget: Budget) -> None:
-        self.agent, self.budget = agent, budget
+    def __init__(self, agent: Agent, budget: Budget, limits: Limits = USUAL) -> None:
+        self.agent, self.budget, self.limits = agent, budget, limits
         self._again = _quick_jit(functools.partial(imagine_again, config=agent.config, dtype=compute_dtype()))
         self._spare: Any = None
         self.true: TrueWorld | None = _small_world(agent.config.env)
@@ -122,7 +143,7 @@ class Details:
 
     def work_out(self, episodes: dict[str, Played], envs: Any) -> dict[str, Examination]:
         """Per episode what can be found out about its decisions, and of how many there was no time to."""
-        wanted = {name: interesting(_decisions(part)) for name, part in episodes.items()}
+        wanted = {name: interesting(_decisions(part), self.limits) for name, part in episodes.items()}
         found = {name: Found() for name in episodes}
         turns = list(_turns(wanted))
         for first in range(0, len(turns), envs.num_envs):
@@ -213,16 +234,16 @@ def _decisions(episode: Played) -> Decided | None:
     return stack(made) if made else None
 
 
-def interesting(decided: Decided | None) -> Chosen:
+def interesting(decided: Decided | None, limits: Limits = USUAL) -> Chosen:
     """Which decisions of an episode somebody will ask about."""
     if decided is None:
         return Chosen([], [], [])
     overridden = decided.overridden
     every = overrides = np.flatnonzero(overridden & ~np.isin(decided.reason, NO_TRACES))
-    if overrides.size > MOST_OVERRIDES:
-        overrides = overrides[np.linspace(0, overrides.size - 1, MOST_OVERRIDES).round().astype(int)]
+    if limits.overrides is not None and overrides.size > limits.overrides:
+        overrides = overrides[np.linspace(0, overrides.size - 1, limits.overrides).round().astype(int)]
     risky = np.where(overridden, 0.0, decided.violating / np.maximum(decided.traces_used, 1))
-    near = [int(step) for step in np.argsort(-risky, kind="stable")[:MOST_NEAR] if risky[step] > 0]
+    near = [int(step) for step in np.argsort(-risky, kind="stable")[: limits.near] if risky[step] > 0]
     return Chosen(overrides.tolist(), near, np.setdiff1d(every, overrides).tolist())
 
 

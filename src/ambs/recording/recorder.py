@@ -4,7 +4,7 @@ import io
 import json
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ from ambs.envs.snapshot import one_env
 from ambs.envs.vector.replicas import UNSAVED
 from ambs.errors import UserError, extras
 from ambs.recording.counterfactuals import Moment
-from ambs.recording.examine import Budget, Details, Played
+from ambs.recording.examine import Budget, Details, Limits, Played
 from ambs.recording.schema import Decided, Episode, Examination, Facts, Places, Step, stack
 from ambs.shield.rules import Decision, Reason
 from ambs.storage.files import write_atomic
@@ -38,6 +38,7 @@ class Recorder:
         video: Path | None,
         policy: str = "task",
         foresight: dict[str, Any] | None = None,
+        examine: int | Literal["all"] | None = None,
     ) -> None:
         self.agent, self.record, self.video, self.policy = agent, record, video, policy
         self.foresight = foresight
@@ -45,13 +46,16 @@ class Recorder:
         self.episodes: dict[str, Played] = {}
         self.pictures: dict[str, list[np.ndarray]] = {}
         self.files: list[str] = []
-        self.budget = Budget()
+        self.not_examined = np.zeros(2, int)
+        """Overrides and near misses of all episodes that were not looked into."""
+        limits = Limits.asked(examine)
+        self.budget = Budget(share=limits.share)
         if record is not None and any(path for kind in KINDS_OF_FILES for path in record.glob(f"episode-*.{kind}")):
             raise UserError(f"{record} already holds recorded episodes: name another folder, or delete them first")
         if video is not None:
             with extras():  # Here, not when the first episode is over.
                 import PIL  # noqa: F401
-        self.details = Details(agent, self.budget) if record is not None else None
+        self.details = Details(agent, self.budget, limits) if record is not None else None
         for folder in (record, video):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +160,9 @@ class Recorder:
         if scene.robot is None:
             steps.picture = _drawn([step.picture for step in taken])
         facts = self._facts(episode, len(taken), looked.left_out)
-        arrays = Episode(name, facts, steps, scene, looked).arrays()
+        whole = Episode(name, facts, steps, scene, looked)
+        self.not_examined += whole.not_examined
+        arrays = whole.arrays()
         path, packed = self.record / f"{name}.npz", io.BytesIO()
         stored: dict[str, Any] = {key: _small(key, array) for key, array in arrays.items()}
         np.savez_compressed(packed, **stored)

@@ -236,6 +236,17 @@ class Episode:
         """The steps at which the shield stepped in."""
         return [] if self.steps.decided is None else np.flatnonzero(self.steps.decided.overridden).tolist()
 
+    @property
+    def not_examined(self) -> tuple[int, int]:
+        """Overrides by futures, and accepted decisions of which a future broke Ψ, that were not looked into."""
+        if (decided := self.steps.decided) is None:
+            return 0, 0
+        looked: Any = [] if self.examination.futures is None else self.examination.futures.step
+        without = [code for name, code in self.facts.reasons.items() if name in ("already_unsafe", "non_finite")]
+        unseen = ~np.isin(np.arange(self.facts.steps), looked) & ~np.isin(decided.reason, without)
+        overridden, near = decided.overridden, ~decided.overridden & (decided.violating > 0)
+        return int((unseen & overridden).sum()), int((unseen & near).sum())
+
     def arrays(self) -> Arrays:
         """By the names they have in the file."""
         found = _columns_of(self.steps) | _columns_of(self.scene, "scene.")

@@ -6,7 +6,6 @@ from ambs.report import formatting as cells
 from ambs.report import tables
 from ambs.report.curves import WINDOW
 from ambs.report.foresight import diagram
-from ambs.report.outcomes import END
 from ambs.report.page import Html, join, page, table, tag
 from ambs.report.panels import LOSSES, OUTCOME, REST, SECTIONS
 from ambs.report.paper import SOURCE
@@ -75,10 +74,12 @@ def _environment(index: int, part: dict[str, Any], coverage: dict[str, str]) -> 
         tag("h2", part["env"]),
         tag(
             "p",
-            f"Compared at {part['frames']:,} frames. “At the end” is the mean over the last {END:.0%} of them; "
+            f"Compared at {part['frames']:,} frames: violations in all of them, other figures over their last tenth; "
             f"curves are means over the {WINDOW:.0%} of the frames before each point.",
             class_="soft",
         ),
+        *(tag("p", tag("strong", row["label"]), f": {row['sentence']}.", class_="asked") for row in part["asked"]),
+        *(tag("p", f"{sentence}.", class_="note unlike") for sentence in part["unlike"]),
         tag("div", *map(_card, part["groups"]), class_="cards"),
         *(tag("p", tag("strong", row["label"]), f": {row['sentence']}.", class_="level") for row in part["levels"]),
         *(tag("p", sentence, class_="soft coverage") for sentence in sentences),
@@ -95,7 +96,7 @@ def _card(group: dict[str, Any]) -> Html:
     found = group["outcomes"]
     lines = [
         tag("div", tag("dt", title), tag("dd", *_big(found.get(key))), class_="headline")
-        for key, title in (("return", "return"), ("violations", "violations"))
+        for key, title in (("return", "return, last tenth"), ("violations", "violations in all"))
     ]
     small = [
         join(tag("dt", title), tag("dd", cells.interval(found[key]["mean"])))
@@ -107,6 +108,7 @@ def _card(group: dict[str, Any]) -> Html:
     return tag(
         "article",
         tag("h3", tag("span", class_="dot"), group["label"]),
+        tag("p", group["note"], class_="soft settings") if group["note"] else None,
         tag("dl", *lines, *small),
         tag("p", told, class_="soft"),
         class_=f"card c{group['colour'] % 8}",

@@ -1,5 +1,6 @@
 """Which runs are seeds of one and the same experiment."""
 
+import string
 from dataclasses import dataclass
 
 from ambs.config.methods import METHODS, TITLES
@@ -16,8 +17,8 @@ INERT = frozenset(
 """Settings that do not change what is learnt, or are told apart elsewhere."""
 ONCE_ABSENT = {"model.label_scale": "1.0", "model.grades": "0", "cameras": '"front"'}
 """What settings were before there was a choice: a run that does not have them was made so."""
-LONGEST = 3
-"""A label names at most so many settings."""
+LONGEST = 24
+"""Characters of the setting that a label may name; where it is longer, or there are several, they are in the group's note."""
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Group:
     """One per seed, in order of seed."""
     doubles: list[Run]
     """Runs that repeat a seed and so add no evidence; left out of all figures."""
+    note: str = ""
+    """Settings that tell this group from others of its method, where the label has no room for them."""
     settings: tuple[tuple[str, str], ...] = ()
     """All settings that could matter: groups of two environments with the same ones are one experiment in both."""
 
@@ -91,22 +94,27 @@ def _variants(env: str, method: str, runs: list[Run]) -> list[Group]:
     groups = []
     for number, (variant, members) in enumerate(zip(variants, configurations.values(), strict=True), start=1):
         kept, doubles = _one_per_seed(members)
-        label = TITLES.get(method, method) + _suffix(method, variant, differing, number)
-        groups.append(Group(env, method, label, kept, doubles, tuple(sorted(variant.items()))))
+        suffix, note = _suffix(method, variant, differing, number)
+        label = TITLES.get(method, method) + suffix
+        groups.append(Group(env, method, label, kept, doubles, note, tuple(sorted(variant.items()))))
     return groups
 
 
-def _suffix(method: str, variant: dict[str, str], differing: list[str], number: int) -> str:
-    """What follows a method's name: a shield that is not as the method has it, and the settings of a variant."""
+def _suffix(method: str, variant: dict[str, str], differing: list[str], number: int) -> tuple[str, str]:
+    """What follows a method's name, and the note: a shield that is not as the method has it, and the settings of a variant, or a
+    letter for them."""
     usual = "true" if method in SHIELDED else "false"
     shield = variant.get("shielded", usual)
     words = [] if shield == usual else ["shield on" if shield == "true" else "shield off"]
-    rest = [name for name in differing if name != "shielded"]
-    if len(rest) > LONGEST:
-        words.append(f"variant {number}")
-    else:
-        words += [f"{name}={variant.get(name, 'not set')}" for name in rest]
-    return f" ({', '.join(words)})" if words else ""
+    rest = [f"{name}={variant.get(name, 'not set')}" for name in differing if name != "shielded"]
+    short = len(rest) == 1 and len(rest[0]) <= LONGEST
+    if rest:
+        words.append(rest[0] if short else _letter(number))
+    return f" ({', '.join(words)})" if words else "", "" if short else ", ".join(rest)
+
+
+def _letter(number: int) -> str:
+    return string.ascii_uppercase[number - 1] if number <= len(string.ascii_uppercase) else str(number)
 
 
 def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Run]]:

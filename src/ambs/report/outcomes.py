@@ -11,7 +11,7 @@ from ambs.report.runs import Run
 from ambs.statistics import Interval, difference, holm, iqm_interval, mean_interval
 
 END = 0.1
-"""Figures "at the end" are means over this last share of the frames."""
+"""Figures of the "last tenth" are means over this last share of the frames."""
 ENOUGH = 0.98
 """A run that has this share of the compared frames takes part."""
 
@@ -34,18 +34,18 @@ class Outcome:
 
 
 OUTCOMES = (
-    Outcome("return", "episode return, at the end", "return", recent_mean("episodes", "return"), "more", -np.inf, compared=True),
+    Outcome("return", "episode return, last tenth", "return", recent_mean("episodes", "return"), "more", -np.inf, compared=True),
     Outcome("violations", "cumulative violations", "violations", total("violations"), "less", compared=True),
     Outcome(
-        "violations_per_1000", "violations per 1000 frames, at the end", "violations / 1000",
+        "violations_per_1000", "violations per 1000 frames, last tenth", "violations / 1000",
         recent_ratio("violations", "frames", 1000.0), "less", most=1000.0, compared=True,
     ),
-    Outcome("override_rate", "override rate, at the end", "override rate", recent_ratio("overrides", "decisions"), "", most=1.0),
+    Outcome("override_rate", "override rate, last tenth", "override rate", recent_ratio("overrides", "decisions"), "", most=1.0),
     Outcome(
-        "switches", "control switches per 1000 steps, at the end", "switches / 1000",
+        "switches", "control switches per 1000 steps, last tenth", "switches / 1000",
         recent_ratio("switches", "agent_steps", 1000.0), "", most=1000.0,
     ),
-    Outcome("traces", "traces per decision, at the end", "traces / decision", recent_ratio("traces", "decisions"), ""),
+    Outcome("traces", "traces per decision, last tenth", "traces / decision", recent_ratio("traces", "decisions"), ""),
 )  # fmt: skip
 
 
@@ -92,9 +92,12 @@ def group_outcomes(group: Group, frames: int) -> dict[str, Any]:
     return found
 
 
-def comparisons(labels: list[str], outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def comparisons(
+    labels: list[str], outcomes: list[dict[str, Any]], judged_by: dict[str, list[str]] | None = None
+) -> list[dict[str, Any]]:
     """All pairs of groups by all compared outcomes: difference, effect sizes, and what the intervals support.
 
+    `judged_by`: of outcomes that depend on Ψ, by which each group's was counted; pairs with different ones are left out.
     Holm's correction is over the pairs of one outcome. `verdict`: `supported` also after the correction, `alone` by the
     interval alone, `not supported`, or `no interval` where seeds are too few or do not vary.
     """
@@ -106,7 +109,8 @@ def comparisons(labels: list[str], outcomes: list[dict[str, Any]]) -> list[dict[
         for first in range(len(labels)):
             for second in range(first + 1, len(labels)):
                 a, b = outcomes[first].get(outcome.key), outcomes[second].get(outcome.key)
-                if a and b:
+                measures = (judged_by or {}).get(outcome.key)
+                if a and b and (measures is None or measures[first] == measures[second]):
                     rows.append(_pair(outcome, labels[first], labels[second], a["values"], b["values"]))
         for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
             row["p_holm"] = adjusted

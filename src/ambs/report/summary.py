@@ -15,7 +15,10 @@ from ambs.report.levels import levels_in_force
 from ambs.report.outcomes import OUTCOMES, as_json, compared_frames, comparisons, group_outcomes, takes_part
 from ambs.report.panels import draw_panels
 from ambs.report.paper import beside_the_paper
+from ambs.report.promise import asked_of_shields
+from ambs.report.recount import KEYS, Alike, count_alike
 from ambs.report.runs import Run, read_runs
+from ambs.report.unlike import settings_sentence
 from ambs.statistics import iqm_interval
 from ambs.storage.files import utc_now
 
@@ -31,18 +34,25 @@ class Part(NamedTuple):
     """Only the paper's figures at so many frames belong beside them; None: all that were reached."""
 
 
-def summarise(paths: list[Path], curves: bool = True, at: int | None = None) -> dict[str, Any]:
-    """Read the runs at these paths and work out what they show, `at` so many frames, or see `compared_frames`."""
+def summarise(paths: list[Path], curves: bool = True, at: int | None = None, psi: str | None = None) -> dict[str, Any]:
+    """Read the runs at these paths and work out what they show, `at` so many frames, or see `compared_frames`.
+
+    Violations are counted by `psi`, or see `count_alike`.
+    """
     if at is not None and at < 1:
         raise UserError(f"runs can be compared at 1 frame or more, not at {at}")
     runs, notes = read_runs(paths)
-    return assemble([Part(env, groups) for env, groups in group_runs(runs).items()], notes, curves, at)
+    return assemble([Part(env, groups) for env, groups in group_runs(runs).items()], notes, curves, at, psi)
 
 
-def assemble(parts: list[Part], notes: list[str], curves: bool = True, at: int | None = None) -> dict[str, Any]:
+def assemble(
+    parts: list[Part], notes: list[str], curves: bool = True, at: int | None = None, psi: str | None = None
+) -> dict[str, Any]:
     """Everything that a report of these parts shows."""
+    alike = [count_alike(part.groups, psi) for part in parts]
+    parts = [part._replace(groups=found.groups) for part, found in zip(parts, alike, strict=True)]
     colour = colours({part.title: part.groups for part in parts})
-    environments = [_environment(part, colour, curves, at) for part in parts]
+    environments = [_environment(part, found, colour, curves, at) for part, found in zip(parts, alike, strict=True)]
     return {
         "format": FORMAT,
         "ambs": ambs.__version__,
@@ -60,7 +70,7 @@ def assemble(parts: list[Part], notes: list[str], curves: bool = True, at: int |
     }
 
 
-def _environment(part: Part, colour: dict[str, int], curves: bool, wanted: int | None) -> dict[str, Any]:
+def _environment(part: Part, alike: Alike, colour: dict[str, int], curves: bool, wanted: int | None) -> dict[str, Any]:
     groups = part.groups
     frames = compared_frames(groups) if wanted is None else wanted
     outcomes = [group_outcomes(group, frames) for group in groups]
@@ -69,20 +79,24 @@ def _environment(part: Part, colour: dict[str, int], curves: bool, wanted: int |
     return {
         "env": part.title,
         "frames": frames,
+        "unlike": alike.sentences + settings_sentence(groups),
         "groups": [
             {
                 "label": group.label,
                 "method": group.method,
+                "note": group.note,
                 "colour": colour[group.label],
                 "runs": len(group.runs),
+                "psi": psi,
                 "outcomes": found,
             }
-            for group, found in zip(groups, outcomes, strict=True)
+            for group, psi, found in zip(groups, alike.psi, outcomes, strict=True)
         ],
         "left_out": _left_out(groups, frames),
-        "comparisons": comparisons([group.label for group in groups], outcomes),
+        "comparisons": comparisons([group.label for group in groups], outcomes, dict.fromkeys(KEYS, alike.psi)),
         "paper": beside_the_paper(groups, part.length),
         "differences": settings_that_differ(groups),
+        "asked": asked_of_shields(groups, outcomes),
         "levels": levels_in_force(groups),
         "foresight": [
             {"run": run.name, "label": group.label, "seed": run.seed, "colour": colour[group.label], **run.foresight}

@@ -37,6 +37,11 @@ def outcomes(environment: dict[str, Any], brief: bool = False) -> Table:
     return Table(head, rows)
 
 
+def notes(environment: dict[str, Any]) -> list[str]:
+    """Which settings stand behind labels that do not name them."""
+    return [f"{group['label']}: {group['note']}" for group in environment["groups"] if group["note"]]
+
+
 def comparisons(environment: dict[str, Any], brief: bool = False) -> Table:
     """A row per pair of groups and compared outcome; `brief` for a terminal."""
     head = ["first − second", "outcome", "difference [95 % CI]", "ratio", "Hedges' g", "P(first > second)", "supported"]

@@ -49,6 +49,9 @@ def markdown(summary: dict[str, Any]) -> str:
     lines += [f"- {_plain(text)}" for text in sentences]
     for part in summary["environments"]:
         lines += ["", f"## {_plain(part['env'])} at {part['frames']:,} frames", ""]
+        lines += [line for text in tables.notes(part) for line in (_plain(text), "")]
+        lines += [line for row in part["asked"] for line in (f"{_plain(row['label'])}: {_plain(row['sentence'])}.", "")]
+        lines += [line for text in part["unlike"] for line in (f"{_plain(text)}.", "")]
         lines += _table(tables.outcomes(part))
         told = [f"- {_plain(row['label'])}: {_plain(row['sentence'])}." for row in part["levels"]]
         lines += ["", *told] if told else []

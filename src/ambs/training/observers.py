@@ -80,6 +80,8 @@ def write_status(folder: RunFolder, trainer: Trainer, state: Any, message: str =
         episodes=totals["episodes"],
         faults=totals["faults"],
         wanted_frames=trainer.config.training.frames,
+        psi=str(trainer.interface.spec.psi),
+        atoms=list(trainer.interface.spec.atoms.names),
     )
 
 

@@ -77,12 +77,16 @@ def _take_learned(name: str, _value: Learned, found: Contents) -> Learned:
 
 def _put_accounts(name: str, value: Accounts, into: Contents) -> None:
     into.trees.setdefault(name, {}).update(value.open)
-    into.meta["totals"] = value.totals()
+    into.meta |= {"totals": value.totals(), "open_labels": [dict(one) for one in value.labels]}
 
 
 def _take_accounts(name: str, value: Accounts, found: Contents) -> Accounts:
     totals = {total: found.meta["totals"][total] for total in value.totals()}
-    return Accounts(value.envs, **totals, open={part: found.trees[name][part] for part in value.open})
+    opened = {part: found.trees[name][part] for part in value.open}
+    labels = found.meta.get("open_labels", [])  # Checkpoints from before labels were counted have none.
+    if labels and len(labels) != value.envs:
+        raise ValueError(f"labels were counted in {len(labels)} environments, and there are {value.envs}")
+    return Accounts(value.envs, value.atoms, **totals, open=opened, labels=labels)
 
 
 def _put_envs(name: str, value: LabelledVectorEnv, into: Contents) -> None:

@@ -99,11 +99,11 @@ class Trainer(TrainState):
             "level": level,
             "row": row,
             "labels": infos["labels"],
-            "accounts": Accounts(training.envs, faults=len(envs.faults)),
+            "accounts": Accounts(training.envs, envs.atoms.names, faults=len(envs.faults)),
             "envs": envs,
             "interface": shown,
             "replay": Replay(row, training.capacity, choose_place(training.replay, row, training.capacity)),
-            "last_totals": Accounts(training.envs).totals(),
+            "last_totals": Accounts(training.envs, ()).totals(),
         }
 
     @property

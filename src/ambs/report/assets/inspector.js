@@ -100,7 +100,7 @@
   function whatIf() {
     const place = at("what-if");
     if (!place) return;
-    for (const name of ["level", "epsilon", "horizon"]) at(`${name}-value`).textContent = String(state[name]);
+    for (const name of ["level", "epsilon", "horizon"]) at(`${name}-value`).textContent = String(Number(state[name].toFixed(3)));
     const codes = data.facts.reasons, did = data.steps.overridden.reduce((sum, one) => sum + one, 0);
     const lines = [];
     if (current.error) lines.push(current.error);

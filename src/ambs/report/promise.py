@@ -1,0 +1,43 @@
+"""What was asked of a shield, and what the theorems say of that: the settings that belong beside every headline."""
+
+from typing import Any
+
+from ambs.errors import UserError
+from ambs.report.formatting import number
+from ambs.report.groups import Group
+from ambs.spec.guarantee import guarantee, in_words
+
+SETTINGS = ("safety_level", "approximation_error", "failure_probability", "horizon", "traces")
+USUAL = {"failure_probability": 0.01}
+"""What settings were before runs stored them."""
+
+
+def asked_of_shields(groups: list[Group], outcomes: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Per settings of a shield that is on: the methods that had them, and `asked_in_words` with the last tenth's futures."""
+    found: dict[str, list[str]] = {}
+    for group, outcome in zip(groups, outcomes, strict=True):
+        config = group.runs[0].config if group.runs else {}
+        used = outcome["traces"]["mean"]["mean"] if "traces" in outcome else None
+        sentence = None if config.get("shielded") is False else asked_in_words(config, used)
+        if sentence is not None:
+            found.setdefault(sentence, []).append(group.label)
+    return [{"label": ", ".join(labels), "sentence": sentence} for sentence, labels in found.items()]
+
+
+def asked_in_words(config: dict[str, Any], used: float | None) -> str | None:
+    """Δ, ε, δ, n in steps and frames, futures allowed and used, and what `ambs guarantee` says; None: settings that are none."""
+    try:
+        shield, repeat = USUAL | config["shield"], config.get("training", {}).get("action_repeat")
+        settings: dict[str, Any] = {name: shield[name] for name in SETTINGS}
+        promised = in_words(guarantee(**settings))
+        level, epsilon, delta = (number(float(settings[name])) for name in SETTINGS[:3])
+        steps, most = int(settings["horizon"]), int(settings["traces"])
+        frames = f" ({steps * int(repeat)} frames)" if repeat is not None else ""
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError, UserError):
+        return None
+    drawn = "" if used is None else f", {number(used)} used on average"
+    told = f"Δ = {level}, ε = {epsilon}, δ = {delta}, n = {steps} step{'s' * (steps != 1)}{frames}, at most {most} futures{drawn}"
+    if shield.get("critics") is not None:
+        return f"{told}; critics judge part of the horizon, so no theorem applies"
+    early = "; the sequential rule, which stops early, keeps δ by a test of its own"
+    return f"{told}; by `ambs guarantee` {promised}" + (early if shield.get("rule") == "sequential" else "")

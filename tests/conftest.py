@@ -27,6 +27,23 @@ jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """One worker runs all tests of a file: what a file's tests share is trained and compiled once, not by every worker."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False  # The order is that of the function below.
+    return LoadFileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items):
+    """Files that train or start processes come first, so that at the end no worker waits for another's long one."""
+    long = {item.path for item in items for marker in ("learns", "process") if item.get_closest_marker(marker)}
+    items.sort(key=lambda item: item.path not in long)
+
+
 def pytest_unconfigure() -> None:
     """Delete what was compiled, in the process that made the folder."""
     if made is not None:

@@ -76,16 +76,21 @@ def ignorant_agent(settings: Any) -> Any:
         known = interface(envs, settings)
         envs.close()
         shapes = jax.eval_shape(lambda key: init(known.spec, settings, discrete=True, key=key), fresh())
-        rng = np.random.default_rng(0)
-
-        def fill(leaf: Any) -> Any:
-            made = isinstance(leaf, jax.ShapeDtypeStruct)
-            return jnp.asarray(rng.normal(size=leaf.shape).astype(np.float32) / 4) if made else leaf
-
-        learned = jax.tree.map(fill, shapes)
+        learned = filled(shapes)
         behaviour = learned.behaviour
         thresholds = default_thresholds(settings, len(known.spec.atoms))
         yield Agent(Player(learned.model, behaviour.actors, behaviour.critics, thresholds), known, settings)
+
+
+def filled(shapes: Any, scale: float = 0.25) -> Any:
+    """Float32 parameters of these shapes, drawn without anything to compile; a scale of 0 gives zeros of all types."""
+    rng = np.random.default_rng(0)
+
+    def fill(leaf: Any) -> Any:
+        made = isinstance(leaf, jax.ShapeDtypeStruct)
+        return jnp.asarray((scale * rng.normal(size=leaf.shape)).astype(leaf.dtype)) if made else leaf
+
+    return jax.tree.map(fill, shapes)
 
 
 def spec_of(observation: ObservationSpec | None = None, cost: float = 10.0) -> WorldSpec:

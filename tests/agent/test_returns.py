@@ -38,7 +38,5 @@ def test_normaliser_by_hand():
     first = Normaliser.initial().update(values, 0.99)
     assert (float(first.low), float(first.high)) == pytest.approx((0.05, 0.95), rel=1e-5)
     assert float(first.scale(1.0)) == 1
-    later = first
-    for _ in range(2000):
-        later = later.update(values, 0.99)
+    later = jax.lax.fori_loop(0, 2000, lambda _, old: old.update(values, 0.99), first)
     assert float(later.scale(1.0)) == pytest.approx(90, rel=1e-3)

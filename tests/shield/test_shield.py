@@ -1,5 +1,6 @@
 """The shield's behaviour: what it plays, what it says, and that it compiles once."""
 
+import functools
 import itertools
 
 import jax
@@ -25,8 +26,22 @@ def run(problem: ShieldProblem, proposed=None, state=None, labels_now=None, key=
     return jax.jit(lambda key, state, proposed: shield(key, state, proposed, problem, labels_now))(key, state, proposed)
 
 
+@functools.cache
+def compiled(config: ShieldConfig):
+    """The shield in the coin world, the policy's risk being one of its arguments; compiled once for each number of states."""
+    return jax.jit(
+        lambda key, risk, state, proposed, labels: shield(key, state, proposed, coin_problem(risk, config), labels)
+    )
+
+
+def coin_run(risk: float, proposed, config: ShieldConfig | None = None, labels_now=None, key=KEY):
+    """What `run` does, for the coin world as it is."""
+    labels = jnp.zeros((len(proposed), 2), bool) if labels_now is None else labels_now
+    return compiled(config or ShieldConfig())(key, risk, jnp.zeros((len(proposed), 1)), proposed, labels)
+
+
 def test_accepts_safe_and_overrides_risky_actions():
-    decision = run(coin_problem(0.0, ShieldConfig()))
+    decision = coin_run(0.0, jnp.array([[0.0, 0.1], [1.0, 0.1], [0.0, 0.3]]))
     assert decision.overridden.tolist() == [False, True, False]
     np.testing.assert_allclose(decision.action, [[0.0, 0.1], [0.0, 0.5], [0.0, 0.3]])
     assert decision.p_safe.tolist() == [1, 0, 1]
@@ -46,19 +61,19 @@ def test_exactly_the_proposed_action_is_played_first():
     """Only the first action is risky, the policy's own are not: the proposal alone decides. Re-sampling, as the paper's
     code does it, checks what the policy would do instead and lets the risky proposal through."""
     proposed = jnp.array([[1.0, 0.0]])
-    exact = run(coin_problem(0.0, ShieldConfig()), proposed)
+    exact = coin_run(0.0, proposed)
     assert exact.overridden.tolist() == [True]
     assert set(np.asarray(exact.evidence.first_violation)[0, :64]) == {1}
     resampled = run(coin_problem(0.0, ShieldConfig(resample_first=True)), proposed)
     assert resampled.overridden.tolist() == [False]
-    later = run(coin_problem(1.0, ShieldConfig()), jnp.array([[0.0, 0.0]]))
+    later = coin_run(1.0, jnp.array([[0.0, 0.0]]))
     assert set(np.asarray(later.evidence.first_violation)[0, :64]) == {2}
 
 
 def test_already_unsafe():
     labels = jnp.array([[False, False], [False, True]])
     proposed = jnp.zeros((2, 2))
-    decision = run(coin_problem(0.0, ShieldConfig()), proposed, labels_now=labels)
+    decision = coin_run(0.0, proposed, labels_now=labels)
     assert decision.overridden.tolist() == [False, True]
     assert decision.reason[1] == Reason.ALREADY_UNSAFE
     assert decision.traces_used.tolist() == [64, 0]
@@ -84,14 +99,15 @@ def test_levels_that_calibration_may_put_in_force():
     number = next(index for index, risk in enumerate(accepted) if risk > 0.3)
     proposed = jnp.array([[0.25, 0.0]])
 
-    def decide(level):
-        problem = coin_problem(0.0, config, level=None if level is None else jnp.array(level))
-        return run(problem, proposed).overridden.tolist()
-
-    assert decide(None) == decide(0) == [True]
-    assert decide(number) == [False]
+    nowhere, unharmed = jnp.zeros((1, 1)), jnp.zeros((1, 2), bool)
+    decide = jax.jit(
+        lambda proposed, level: shield(KEY, nowhere, proposed, coin_problem(0.0, config, level=level), unharmed)
+    )
+    asked = coin_run(0.0, proposed, config)
+    assert asked.overridden.tolist() == decide(proposed, 0).overridden.tolist() == [True]
+    assert decide(proposed, number).overridden.tolist() == [False]
     there = config.at_level(levels[number])
-    assert run(coin_problem(0.0, there), proposed).overridden.tolist() == [False]
+    assert coin_run(0.0, proposed, there).overridden.tolist() == [False]
     assert there.asked == 0.1
     assert "instead of the 0.1 that was asked for: its model is too blurred for less" in there.caveat
     assert "never judged" in config.at_level(levels[-1]).caveat
@@ -104,16 +120,7 @@ def test_levels_that_calibration_may_put_in_force():
     for wrong in (-1, 24):
         with pytest.raises(UserError, match="level in force"):
             coin_problem(0.0, config, level=jnp.array(wrong))
-        safe = jax.jit(
-            lambda level: shield(
-                at(KEY, 5),
-                jnp.zeros((1, 1)),
-                jnp.zeros((1, 2)),
-                coin_problem(0.0, config, level=level),
-                jnp.zeros((1, 2), bool),
-            )
-        )
-        assert safe(jnp.array(wrong)).reason.tolist() == [Reason.NON_FINITE]
+        assert decide(jnp.zeros((1, 2)), wrong).reason.tolist() == [Reason.NON_FINITE]
     assert there.at_level(levels[-1]).asked == 0.1
     assert config.at_level(0.1) is config
     for wrong in (float("nan"), float("inf"), -1.0, 0.0, 0.2):
@@ -137,17 +144,16 @@ def test_paper_semantics():
 def test_own_stream():
     """The same key gives the same decision, whatever the rule; other environments do not matter."""
     proposed = jnp.array([[0.003, 0.0]] * 3)
-    problem = coin_problem(0.003, ShieldConfig())
-    first, again = run(problem, proposed), run(problem, proposed)
+    first, again = coin_run(0.003, proposed), coin_run(0.003, proposed)
     assert (first.evidence.first_violation == again.evidence.first_violation).all()
-    other = run(problem, proposed, key=at(KEY, 1))
+    other = coin_run(0.003, proposed, key=at(KEY, 1))
     assert (first.evidence.first_violation != other.evidence.first_violation).any()
     fixed = run(coin_problem(0.003, ShieldConfig(rule="fixed")), proposed)
     drawn = np.asarray(first.evidence.first_violation) >= 0
     assert (
         np.asarray(first.evidence.first_violation)[drawn] == np.asarray(fixed.evidence.first_violation)[drawn]
     ).all()
-    alone = run(problem, proposed[:1])
+    alone = coin_run(0.003, proposed[:1])
     assert (alone.evidence.first_violation[0] == first.evidence.first_violation[0]).all()
 
 
@@ -172,7 +178,7 @@ def test_deadline():
     proposed, state, labels = jnp.array([[0.0, 0.0], [0.04, 0.0]]), jnp.zeros((2, 1)), jnp.zeros((2, 2), bool)
     problem = coin_problem(0.0, ShieldConfig())
     unhurried = shield_with_deadline(problem, 1e9)(KEY, state, proposed, labels)
-    plain = run(problem, proposed, state)
+    plain = coin_run(0.0, proposed)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), unhurried, plain))
     assert plain.traces_used.tolist()[0] == 64 < plain.traces_used.tolist()[1]
     # Started at 0 with 1 s to go: the first chunk is there at .3, the second comes late at 1.2.

@@ -24,6 +24,7 @@ from ambs.training.observers import Observer, weights_and_biases
 from ambs.training.resume import capture, reinstate
 from ambs.training.session import Session, _without, reopen, start
 from ambs.training.trainer import Diverged, compiled_learn
+from tests.tiny import tiny_sizes
 
 pytestmark = pytest.mark.learns
 
@@ -43,6 +44,20 @@ CONFIG = resolve(
 )  # fmt: skip
 
 
+# A process with the small networks of these tests.
+TINY_AMBS = (
+    "from ambs import config; from ambs.cli.main import main; from tests.tiny import TINY\n"
+    "config.SIZES['xxs'] = TINY; main()"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """What is shown here is the same for networks of any size."""
+    with tiny_sizes():
+        yield
+
+
 def whole(out) -> Session:
     session = start(CONFIG, out, command=[])
     assert session.run() == "finished"
@@ -50,7 +65,7 @@ def whole(out) -> Session:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> tuple[Session, RunFolder]:
+def runs(small, tmp_path_factory) -> tuple[Session, RunFolder]:
     """The run in one go, and the same stopped twice, at moments that no schedule knows; the last part is played by a new
     process."""
     out = tmp_path_factory.mktemp("runs")
@@ -67,7 +82,7 @@ def runs(tmp_path_factory) -> tuple[Session, RunFolder]:
     session, skipped = reopen(path)
     assert skipped == ()
     stopped_at(session, 301)
-    subprocess.run([sys.executable, "-m", "ambs", "resume", str(path)], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", TINY_AMBS, "resume", str(path)], check=True, capture_output=True)
     return straight, RunFolder.open(path)
 
 

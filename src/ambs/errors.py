@@ -45,3 +45,9 @@ def extras() -> Iterator[None]:
             raise
         title, extra = EXTRAS[package]
         raise UserError(f"this needs {title}, which is not installed: pip install 'ambs[{extra}]'") from None
+
+
+def one_line(value: Any) -> str:
+    """Anything as one short line."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 120 else f"{text[:117]}…"

@@ -43,12 +43,8 @@ def make_run(
     shielded = method not in METHODS or METHODS[method].shielded
     settings = {
         "shield": {"safety_level": 0.1, "approximation_error": 0.09, "horizon": 30, "traces": 512},
-        "training": {"frames": wanted or frames},
-        "obs": "vision",
-        "method": method,
-        "shielded": shielded,
-        "seed": seed,
-    }
+        "training": {"frames": wanted or frames}, "obs": "vision", "method": method, "shielded": shielded, "seed": seed,
+    }  # fmt: skip
     record = {"env": env, "method": method, "seed": seed, "command": ["ambs", "train", "--method", method]} | changes
     run = RunFolder.create(root, config=settings | (config or {}), device="cpu", **record)
     for index, at in enumerate(np.linspace(frames / rows, frames, rows).astype(int)):

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ambs.errors import UserError
-from ambs.recording.schema import Arrays, Episode, Facts, known_names, one_line
+from ambs.errors import UserError, one_line
+from ambs.recording.schema import Arrays, Episode, Facts, known_names
 from ambs.report.foresight import read_brief
 from ambs.storage.files import read_plain
 

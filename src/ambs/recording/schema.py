@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from ambs.errors import UserError
+from ambs.errors import UserError, one_line
 
 FORMAT = 2
 NOT_DRAWN = -1
@@ -286,12 +286,6 @@ _GROUPS: dict[str, Any] = {"futures": Futures, "twin": Twins, "truth": Truth}
 def is_number(value: Any) -> bool:
     """Whether it is a finite number that a float can hold."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -1e300 < value < 1e300
-
-
-def one_line(value: Any) -> str:
-    """Anything as one short line."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= 120 else f"{text[:117]}…"
 
 
 def _check_facts(data: dict[str, Any], path: Path) -> None:

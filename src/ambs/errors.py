@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 STOPPED = 75
 """Exit code of a run that was asked to stop and can be resumed (EX_TEMPFAIL)."""

@@ -58,8 +58,8 @@ def make(name: str, **options: Any) -> gymnasium.Env:
         if not has_display():
             raise UserError('render_mode "human" needs a display, and there is none here; use "rgb_array"')
     entry = gymnasium.spec(full_id(name))
-    creator = load_env_creator(entry.entry_point) if isinstance(entry.entry_point, str) else entry.entry_point
-    if creator is not None and not _takes_anything(creator):
+    creator = _creator(entry)
+    if not _takes_anything(creator):
         _refuse_unknown(options, entry.id, creator, gymnasium.make)
     return gymnasium.make(entry.id, **options)
 
@@ -119,6 +119,15 @@ def _refuse_unknown(options: dict[str, Any], env: str, *makers: Callable[..., An
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UserError(f"{env} has no option {name!r}; it has {', '.join(known)}{hint}")
+
+
+def _creator(entry: EnvSpec) -> Callable[..., Any]:
+    """What makes a registered environment; a UserError where it needs what is not installed."""
+    point: Any = entry.entry_point
+    try:
+        return load_env_creator(point) if isinstance(point, str) else point
+    except ImportError as error:
+        raise UserError(f"{entry.id} cannot be made here: {error}") from error
 
 
 def _takes_anything(maker: Callable[..., Any]) -> bool:

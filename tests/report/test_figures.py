@@ -262,14 +262,13 @@ def test_what_was_asked_is_told_with_what_the_theorems_say(tmp_path):
     summary = summarise([tmp_path])
     (asked,) = summary["environments"][0]["asked"]
     assert asked["label"] == "AMBS + COPT"  # The other had no shield.
-    assert asked["sentence"].startswith(
-        "Δ = 0.3, ε = 0.1, δ = 0.01, n = 3 steps (12 frames), at most 200 futures, 80 used"
-    )
+    assert asked["sentence"].startswith("Δ = 0.3, ε = 0.1, δ = 0.01, n = 3 steps (12 frames), at most 200 futures; as")
     assert (
         "Theorem 1 asks for 265 futures and is not met, Theorem 2 asks for 1060 futures and is not met"
         in asked["sentence"]
     )
+    assert asked["sentence"].endswith("; used on average: 80 (AMBS + COPT)")
     assert asked["sentence"] in text_of(summary, "html")
     critics = {"shield": {**shield, "critics": "min"}}
-    assert "no theorem applies" in asked_in_words(critics, None)
-    assert asked_in_words({"shield": {**shield, "traces": "many"}}, None) is None
+    assert "no theorem applies" in asked_in_words(critics)
+    assert asked_in_words({"shield": {**shield, "traces": "many"}}) is None

@@ -15,16 +15,25 @@ USUAL = {"failure_probability": 0.01}
 def asked_of_shields(groups: list[Group], outcomes: list[dict[str, Any]]) -> list[dict[str, str]]:
     """Per settings of a shield that is on: the methods that had them, and `asked_in_words` with the last tenth's futures."""
     found: dict[str, list[str]] = {}
+    used: dict[str, list[str]] = {}
     for group, outcome in zip(groups, outcomes, strict=True):
         config = group.runs[0].config if group.runs else {}
-        used = outcome["traces"]["mean"]["mean"] if "traces" in outcome else None
-        sentence = None if config.get("shielded") is False else asked_in_words(config, used)
+        sentence = None if config.get("shielded") is False else asked_in_words(config)
         if sentence is not None:
             found.setdefault(sentence, []).append(group.label)
-    return [{"label": ", ".join(labels), "sentence": sentence} for sentence, labels in found.items()]
+            if "traces" in outcome:
+                drawn = f"{number(outcome['traces']['mean']['mean'])} ({group.label})"
+                used.setdefault(sentence, []).append(drawn)
+    return [
+        {
+            "label": ", ".join(labels),
+            "sentence": sentence + (f"; used on average: {', '.join(used[sentence])}" if sentence in used else ""),
+        }
+        for sentence, labels in found.items()
+    ]
 
 
-def asked_in_words(config: dict[str, Any], used: float | None) -> str | None:
+def asked_in_words(config: dict[str, Any], used: float | None = None) -> str | None:
     """Δ, ε, δ, n in steps and frames, futures allowed and used, and what `ambs guarantee` says; None: settings that are none."""
     try:
         shield, repeat = USUAL | config["shield"], config.get("training", {}).get("action_repeat")
@@ -40,4 +49,4 @@ def asked_in_words(config: dict[str, Any], used: float | None) -> str | None:
     if shield.get("critics") is not None:
         return f"{told}; critics judge part of the horizon, so no theorem applies"
     early = "; the sequential rule, which stops early, keeps δ by a test of its own"
-    return f"{told}; by `ambs guarantee` {promised}" + (early if shield.get("rule") == "sequential" else "")
+    return f"{told}; as ambs guarantee says, {promised}" + (early if shield.get("rule") == "sequential" else "")

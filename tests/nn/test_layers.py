@@ -8,6 +8,7 @@ import pytest
 
 from ambs.nn.layers import GRU, MLP, Conv, Dense, LayerNorm, Linear, trunc_normal
 from ambs.nn.precision import at_least_float32, cast, compute_dtype
+from tests.tiny import quick_jit
 
 
 def fresh(seed=0):
@@ -76,23 +77,23 @@ def test_norm_and_silu_and_their_gradient():
         norm = eqx.tree_at(lambda n: (n.scale, n.shift), LayerNorm(7), tuple(jnp.asarray(rng.normal(size=(2, 7)))))
         ours = lambda norm, x: (weights * norm.silu(x)).sum()  # noqa: E731
         plain = lambda norm, x: (weights * jax.nn.silu(norm(x))).sum()  # noqa: E731
-        assert float(ours(norm, x)) == pytest.approx(float(plain(norm, x)), rel=1e-12)
-        for one, other in zip(
-            jax.tree.leaves(jax.grad(ours, (0, 1))(norm, x)),
-            jax.tree.leaves(jax.grad(plain, (0, 1))(norm, x)),
-            strict=True,
-        ):
+        (value, slopes), (expected, exact) = (
+            quick_jit(jax.value_and_grad(function, (0, 1)))(norm, x) for function in (ours, plain)
+        )
+        assert float(value) == pytest.approx(float(expected), rel=1e-12)
+        for one, other in zip(jax.tree.leaves(slopes), jax.tree.leaves(exact), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
 def test_vectorised_equals_looped_and_low_precision_is_close():
-    mlp = MLP(6, 4, layers=2, units=32, key=fresh())
-    x = jax.random.normal(jax.random.key(1), (5, 6))
-    many = jax.vmap(mlp)(x)
-    np.testing.assert_allclose(many, np.stack([mlp(row) for row in x]), rtol=1e-5, atol=1e-6)
-    low = cast(mlp, jnp.bfloat16)
-    assert low(x[0]).dtype == jnp.bfloat16
-    np.testing.assert_allclose(low(x[0]).astype(jnp.float32), many[0], atol=0.05)
+    mlp = quick_jit(lambda key: MLP(6, 4, layers=2, units=32, key=key))(fresh())
+    x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    apply = quick_jit(lambda mlp, row: mlp(row))
+    many = quick_jit(lambda mlp, rows: jax.vmap(mlp)(rows))(mlp, x)
+    np.testing.assert_allclose(many, np.stack([apply(mlp, row) for row in x]), rtol=1e-5, atol=1e-6)
+    low = apply(cast(mlp, jnp.bfloat16), x[0])
+    assert low.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(low, np.float32), many[0], atol=0.05)
     assert compute_dtype("cpu") == jnp.float32
     assert compute_dtype("gpu") == jnp.bfloat16
 

@@ -21,7 +21,7 @@ from ambs.training.calibrate import (
     stays_safe,
 )
 from ambs.world_model.rssm import Latent
-from tests.tiny import fresh
+from tests.tiny import fresh, quick_jit
 
 
 def probs(filtered, imagined=None, truth=None, risk=None, holds_now=None):
@@ -86,7 +86,7 @@ def test_quality_by_hand():
     function = quality.__wrapped__ if hasattr(quality, "__wrapped__") else quality
     risk = [0.2, 0.3, 0.2, 0.9, 0.1]
     given = probs(filtered, imagined, truth, risk, [True, True, True, False, True])
-    found = function(_Model(), given, jnp.ones(5, bool), jnp.array([0.5]))
+    found = quick_jit(lambda *given: function(_Model(), *given))(given, jnp.ones(5, bool), jnp.array([0.5]))
     # −ln of what was said of each step, .9 .9 .1 .8 .7 and 1 elsewhere; a certainty that is wrong counts as 1e-6.
     loss = -(math.log(1 - 0.9) + math.log(0.9) + math.log(0.1) + math.log(0.8) + math.log(0.7)) / 15
     dreamt = -(2 * math.log(1e-6) + math.log(0.9) + math.log(0.1) + math.log(1 - 0.6)) / 15

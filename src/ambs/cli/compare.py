@@ -27,7 +27,7 @@ class Compare:
     at: int | None = None
     """Compare at so many frames, leaving out runs that are shorter by over 2 %; None: at the most that half of each method's
     runs have reached."""
-    psi: str | None = None
+    spec: str | None = None
     """Count violations by this Ψ, e.g. '!hazard', from the labels that runs store; None: by the runs' own, or where they differ
     by that of the first run shown."""
     json: bool = False
@@ -38,7 +38,7 @@ class Compare:
         from ambs.report.summary import summarise
         from ambs.storage.files import finite
 
-        summary = summarise(self.runs, curves=False, at=self.at, psi=self.psi)
+        summary = summarise(self.runs, curves=False, at=self.at, psi=self.spec)
         if self.json:
             print(json.dumps(finite(summary), allow_nan=False))
         else:

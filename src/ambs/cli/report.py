@@ -26,7 +26,7 @@ class Report:
     at: int | None = None
     """Compare at so many frames, leaving out runs that are shorter by over 2 %; None: at the most that half of each method's
     runs have reached."""
-    psi: str | None = None
+    spec: str | None = None
     """Count violations by this Ψ, e.g. '!hazard', from the labels that runs store; None: by the runs' own, or where they differ
     by that of the first run shown."""
     format: Literal["html", "md", "png", "csv", "json"] | None = None
@@ -39,7 +39,7 @@ class Report:
         from ambs.report.write import write
 
         out, kind = self._target()
-        summary = summarise(self.runs, at=self.at, psi=self.psi)
+        summary = summarise(self.runs, at=self.at, psi=self.spec)
         write(summary, out, kind)
         for sentence in summary["notes"]:
             print(f"note: {sentence}")

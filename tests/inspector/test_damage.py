@@ -11,9 +11,9 @@ from ambs.errors import UserError
 from ambs.inspector.data import page_data
 from ambs.inspector.document import document
 from ambs.inspector.recording import LARGEST, read
-from tests.inspector.recordings import SETTINGS, TRUST, changed, make_recording
+from tests.inspector.recordings import SAFETY, SETTINGS, TRUST, changed, make_recording
 
-SHIELD = vars(SETTINGS["sequential"])
+SHIELD = vars(SETTINGS["sequential"]) | vars(SAFETY)
 
 
 @pytest.fixture(scope="module")

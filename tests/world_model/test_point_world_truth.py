@@ -1,5 +1,8 @@
 """Truth on `point_world`: how far ahead a learned model sees, and whether it knows a hazard."""
 
+import functools
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,11 +50,11 @@ def play(steps: int, seed: int) -> Experience:
     return Experience({"vector": jnp.asarray(seen)}, *floats, jnp.asarray(labels)[:, None], ones, jnp.asarray(first))
 
 
-def figures(model: WorldModel, data: Experience) -> dict[str, float]:
-    """Mean error (m) so many steps ahead with the true actions; precision and recall of hazards as they are met."""
+@eqx.filter_jit
+def predict(model: WorldModel, windows: Experience, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Where the goal is dreamt to be after the context, and how likely hazards are as they are met, in every window."""
 
-    @jax.jit
-    def predict(window: Experience, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one(window: Experience, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         seen = filter_one(model, window, stream(key, "filter")).latent
         latent = jax.tree.map(lambda leaf: leaf[CONTEXT - 1], seen)
 
@@ -63,18 +66,21 @@ def figures(model: WorldModel, data: Experience) -> dict[str, float]:
         _, dreamt = jax.lax.scan(advance, latent, (window.action[CONTEXT:], jnp.arange(AHEAD[-1])))
         return dreamt, jax.vmap(model.label_probs)(seen.features)[:, 0, 0]
 
+    return jax.vmap(one)(windows, keys)
+
+
+def figures(model: WorldModel, data: Experience) -> dict[str, float]:
+    """Mean error (m) so many steps ahead with the true actions; precision and recall of hazards as they are met."""
     length = CONTEXT + AHEAD[-1]
-    errors, flagged, true = [], [], []
-    for index, first in enumerate(range(0, data.reward.shape[0] - length, length)):
-        window = jax.tree.map(lambda leaf, first=first: leaf[first : first + length], data)
-        goal = np.asarray(window.observation["vector"][:, GOAL])
-        dreamt, probs = predict(window, at(stream(4, "windows"), index))
-        flagged.append(np.asarray(probs[CONTEXT:]) >= 0.5)
-        true.append(np.asarray(window.labels[CONTEXT:, 0, 0]))
-        # A goal that is reached, or a new episode, moves the goal; nobody can foresee where to.
-        if np.abs(np.diff(goal, axis=0)).max() < 0.2:
-            errors.append(np.linalg.norm(np.asarray(dreamt) - goal[CONTEXT:], axis=-1))
-    flagged, true = np.concatenate(flagged), np.concatenate(true)
+    first = np.arange(0, data.reward.shape[0] - length, length)
+    windows = jax.tree.map(lambda leaf: np.asarray(leaf)[first[:, None] + np.arange(length)], data)
+    keys = jax.vmap(functools.partial(at, stream(4, "windows")))(jnp.arange(len(first)))
+    dreamt, probs = jax.device_get(predict(model, windows, keys))
+    flagged, true = probs[:, CONTEXT:] >= 0.5, windows.labels[:, CONTEXT:, 0, 0]
+    goal = windows.observation["vector"][..., GOAL]
+    # A goal that is reached, or a new episode, moves the goal; nobody can foresee where to.
+    still = np.abs(np.diff(goal, axis=1)).max(axis=(1, 2)) < 0.2
+    errors = np.linalg.norm(dreamt - goal[:, CONTEXT:], axis=-1)[still]
     assert len(errors) > 50
     assert true.sum() > 50
     found = {f"error after {steps}": float(np.mean(errors, axis=0)[steps - 1]) for steps in AHEAD}

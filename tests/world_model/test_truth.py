@@ -104,10 +104,13 @@ def trainer(spec: WorldSpec, config: ModelConfig, most: int) -> Any:
     return lambda data, updates: eqx.combine(run(data, updates), static)
 
 
+filtered = quick_jit(filter_one)
+
+
 def mean_error(model: WorldModel) -> float:
     """Of the shield's μ̃ under the model, from filtered latents of unseen play, against exact PCTL values."""
     data, cells = play(800, seed=7)
-    observed = quick_jit(filter_one)(model, data, stream(2, "filter"))
+    observed = filtered(model, data, stream(2, "filter"))
     usable = np.flatnonzero((np.asarray(data.proceed) > 0) & ~GRID.labels[cells, 0])[20:]
     rng = np.random.default_rng(1)
     chosen, actions = rng.choice(usable, STATES, replace=False), rng.integers(0, 5, STATES)

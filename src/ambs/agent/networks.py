@@ -18,7 +18,7 @@ from ambs.nn.distributions import (
     value_two_hot,
 )
 from ambs.nn.layers import MLP
-from ambs.streams import stream
+from ambs.streams import streams
 from ambs.world_model.rssm import Latent
 
 CRITICS = ("task", "penalty", "safety_a", "safety_b", "backup")
@@ -71,7 +71,7 @@ class Critics(eqx.Module):
         def make(key: Key[Array, ""]) -> MLP:
             return MLP(features, size.bins, layers=size.layers, units=size.hidden, key=key, out_scale=0.0)
 
-        self.mlp = eqx.filter_vmap(make)(jnp.stack([stream(key, name) for name in CRITICS]))
+        self.mlp = eqx.filter_vmap(make)(streams(key, CRITICS))
         self.bin_limit, self.mean = size.bin_limit, mean
 
     def only(self, *names: str) -> "Critics":

@@ -73,6 +73,15 @@ def test_names_of_labels_that_could_be_misread_are_quoted():
     assert combination(("wet",), b"\0") == ""
 
 
+def test_abandoned_episodes_leave_nothing_to_those_that_follow():
+    accounts = Accounts(2, ("goal", "hazard"))
+    accounts.step(infos([[0, 0], [0, 0]], [[0, 0], [0, 0]]), (np.zeros(2, bool), np.zeros(2, bool)), None, False)
+    accounts.abandon()
+    ended = (np.array([True, True]), np.zeros(2, bool))
+    rows = accounts.step(infos([[0, 0], [0, 0]], [[0, 0], [0, 0]]), ended, None, False)
+    assert [sum(row["labels"].values()) == row["length"] for row in rows] == [True, True]
+
+
 def test_an_episode_of_which_not_all_labels_were_counted_has_none():
     """It began in a checkpoint from before they were."""
     accounts = Accounts(2, ("goal", "hazard"))

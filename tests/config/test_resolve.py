@@ -169,6 +169,12 @@ def test_a_property_leaves_the_margin_alone(capsys):
     assert capsys.readouterr().err == f"ambs: {told[0]}\n"
 
 
+def test_what_is_asked_for_is_not_dropped_for_what_a_file_says():
+    stored = to_dict(resolve("quickstart", spec="P>=0.6 [ G<=9 true ]"))
+    config = resolve("quickstart", spec="P>=0.9 [ G<=7 !hazard ]", changes=stored)
+    assert (config.shield.safety_level, config.shield.horizon, config.psi) == (pytest.approx(0.1), 7, "!hazard")
+
+
 def test_a_formula_alone_sets_psi_alone():
     assert resolve("quickstart", spec="not hazard") == replace(quickstart(), psi="!hazard")
     with pytest.raises(UserError, match="without P"):

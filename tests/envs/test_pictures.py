@@ -67,6 +67,15 @@ def test_an_environment_shows_what_can_be_learned_from():
     assert observation["speed"].tolist() == [0, 0]
 
 
+@pytest.mark.parametrize(
+    "seen", [np.full((1, 24, 40), np.nan), np.zeros((1, 20, 20)), np.ma.masked_equal(np.zeros((1, 24, 40)), 0)]
+)
+def test_a_picture_that_is_none_is_not_made_one(seen):
+    """Resized and rounded it would look like any other; as an exception it is a fault of the environment."""
+    with pytest.raises(ValueError, match="whole, finite and of shape"):
+        with_pictures(Seen(), size=32).observation({"camera": seen, "speed": np.zeros(2, np.float32)})
+
+
 def test_labels_see_what_is_inside_and_saving_goes_through():
     labelled = with_labels(Seen(), labels=lambda seen, _: {"grey": seen["camera"].shape == (1, 24, 40)}, spec="!grey")
     assert with_pictures(labelled).reset(seed=0)[1]["labels"].tolist() == [True]

@@ -9,8 +9,10 @@ import time
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from ambs.envs import TooManyFaults, make, make_vector, with_labels
+from ambs.envs.vector.replicas import LastSound, Unsound
 from ambs.errors import UserError
 from tests.envs.counting import counting
 
@@ -288,6 +290,15 @@ def test_observations_that_no_learner_takes_are_refused():
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("seen", [np.nan, 300.7, -1, 256])
+def test_what_does_not_fit_into_pixels_is_not_kept(seen):
+    shown = LastSound(spaces.Box(0, 255, (2, 2, 3), np.uint8), 1, 1)
+    shown.keep(0, np.full((2, 2, 3), 7.0), np.zeros(1, bool))
+    with pytest.raises(Unsound):
+        shown.keep(0, np.full((2, 2, 3), seen), np.zeros(1, bool))
+    assert (shown.observations() == 7).all()
+
+
 def test_signals_to_the_whole_group_leave_workers_able_to_tell_their_state():
     envs = make_vector(counting(saves=True), 2, serial=False)
     try:

@@ -271,4 +271,6 @@ def test_what_was_asked_is_told_with_what_the_theorems_say(tmp_path):
     assert asked["sentence"] in text_of(summary, "html")
     critics = {"shield": {**shield, "critics": "min"}}
     assert "no theorem applies" in asked_in_words(critics)
+    assert "no theorem applies" in asked_in_words({"shield": {**shield, "labels": "mean"}})
+    assert "another property" in asked_in_words({"shield": {**shield, "check_initial": False}})
     assert asked_in_words({"shield": {**shield, "traces": "many"}}) is None

@@ -1,6 +1,7 @@
 """Label thresholds and label quality on made-up probabilities."""
 
 import math
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -144,3 +145,9 @@ def test_a_state_is_scored_by_what_the_policy_proposes(monkeypatch):
     start = Latent(jnp.zeros((4, 1)), jnp.zeros((4, 1, 1)))
     found = proposed_risk(Player(*[None] * 4), start, fresh(), quickstart())
     np.testing.assert_allclose(found, np.full(4, 1 - 0.9**3), rtol=1e-5)
+    # From what is not finite nothing is concluded, least of all that everything is risky and the shield must be lenient.
+    broken = replace(said, policy=lambda _key, _state: jnp.array([jnp.nan]))
+    monkeypatch.setattr("ambs.training.calibrate.of_model", lambda *_given, **_more: broken)
+    found = proposed_risk(Player(*[None] * 4), start, fresh(), quickstart())
+    assert np.isnan(found).all()
+    assert int(calibrate_level(jnp.tile(found, 100), jnp.ones(400, bool), 0.05, (0.1, 0.5, 0.9), jnp.array(1))) == 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ambs.shield.rules import Decision, Reason
+from ambs.shield.rules import Decision
 from ambs.spec.formula import Atom
 
 _PER_EPISODE = ("start_frame", "length", "steps", "violations", "overrides", "switches", "decisions", "traces")
@@ -116,6 +116,7 @@ class Accounts:
         for values in self.open.values():
             values[:] = 0
         self.open["start_frame"][:] = self.frames
+        self.labels = [{} for _ in range(self.envs)]
 
     def totals(self) -> dict[str, int]:
         """The run's counters."""
@@ -126,9 +127,3 @@ class Accounts:
 def combination(atoms: tuple[str, ...], held: bytes) -> str:
     """Atoms that hold (a byte each, 1 or 0), as formulas write them, joined by `+`; empty: none."""
     return "+".join(str(Atom(name)) for name, holds in zip(atoms, held, strict=True) if holds)
-
-
-def reasons(decision: Decision) -> dict[str, int]:
-    """How many environments were decided for which reason."""
-    codes, counts = np.unique(np.asarray(decision.reason), return_counts=True)
-    return {Reason(int(code)).name.lower(): int(count) for code, count in zip(codes, counts, strict=True)}

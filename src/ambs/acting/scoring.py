@@ -29,6 +29,8 @@ class Foreseen(NamedTuple):
     """Share of the futures that the shield's own scoring takes for violating; NaN without a shield."""
     cost: Float[Array, "envs"]
     """Mean of Σ_t γ^(t−1)·C·P(step t violates Ψ) over the n steps."""
+    sound: Float[Array, "envs"]
+    """Share of the futures in which all is finite; where one is not, its risk is 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +121,7 @@ def _one(imagination: Imagination, key: Key[Array, ""], state: Any, action: Any)
         seen = trace._replace(labels=imagination.labels(trace.labels))
         evidence = judge(stream(key, "labels"), seen, shield)
         found = ((evidence.first_violation > 0) | ~evidence.finite).astype(jnp.float32)
-    return Foreseen(jnp.where(sound, risk, 1.0), found, cost)
+    return Foreseen(jnp.where(sound, risk, 1.0), found, cost, sound.astype(jnp.float32))
 
 
 def _shares(imagination: Imagination) -> bool:

@@ -32,7 +32,8 @@ def resolve(
     changes: Mapping[str, Any] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Config:
-    """The settings of a run; `changes` is a nested mapping of fields, as in a config file, and has the last word.
+    """The settings of a run; `changes` is a nested mapping of fields, as in a config file, and has the last word but for `spec`:
+    what is asked for is not to be dropped for what a file once was.
 
     A method or semantics in `changes` is applied as such, with all that belongs to it; what contradicts it is refused. `say` is
     told, in a sentence, where `spec` changes what it does not name.
@@ -44,16 +45,16 @@ def resolve(
     config = with_method(config, _agreed("method", method, changes, METHODS, config.method))
     if size is not None:
         config = changed(config, {"model": {"size": size}})
-    usual = config.shield
-    if spec is not None:
-        config = with_spec(config, spec)
     if shield is not None:
         config = changed(config, {"shielded": one_of("shield", shield, ("on", "off")) == "on"})
     _refuse_contradictions(config, changes)
     found = changed(config, migrated(changes))
-    if say is not None and found.shield.approximation_error == config.shield.approximation_error:
-        _tell_margin(say, usual, found.shield)
-    return found
+    if spec is None:
+        return found
+    asked = with_spec(found, spec)
+    if say is not None:
+        _tell_margin(say, found.shield, asked.shield)
+    return asked
 
 
 def _tell_margin(say: Callable[[str], None], usual: ShieldConfig, found: ShieldConfig) -> None:
@@ -124,7 +125,12 @@ def with_paper_semantics(config: Config) -> Config:
         safety=replace(config.safety, cost=SafetyConfig().cost),
         shield=replace(paper_semantics(), rolled=-(-config.shield.horizon // 2), **keep),
         training=replace(
-            config.training, time_limit="termination", batch=max(1, batch // length), length=length, mirror=False
+            config.training,
+            time_limit="termination",
+            batch=max(1, batch // length),
+            length=length,
+            mirror=False,
+            early_ratio=None,
         ),
     )
 

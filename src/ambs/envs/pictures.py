@@ -56,6 +56,10 @@ class PictureEnv(gymnasium.ObservationWrapper[Any, Any, Any]):
     def _shown(self, part: Any, space: Any) -> Any:
         if not is_picture(space):
             return part
+        if np.ma.is_masked(part) or np.shape(part) != space.shape or not np.isfinite(part).all():
+            raise ValueError(
+                f"a picture must be whole, finite and of shape {space.shape}, got one of shape {np.shape(part)}"
+            )
         bounds = None if space.dtype == np.uint8 else (float(space.low.min()), float(space.high.max()))
         return as_picture(np.asarray(part), self.size, bounds)
 

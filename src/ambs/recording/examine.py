@@ -129,12 +129,6 @@ class Details:
             how: dict[str, Any] = {"config": agent.config, "interface": agent.interface, "dtype": compute_dtype()}
             self._true = _quick_jit(functools.partial(safe_futures, true=self.true, **how))
 
-    def reuse(self, other: "Details") -> None:
-        """Take over what another one of the same agent has compiled."""
-        self._again = other._again
-        if self.true is not None:
-            self._true = other._true
-
     def close(self) -> None:
         """Close the spare environments."""
         if self._spare is not None:

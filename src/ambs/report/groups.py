@@ -15,7 +15,9 @@ INERT = frozenset(
     )
 ) | {"seed", "env", "method"}  # fmt: skip
 """Settings that do not change what is learnt, or are told apart elsewhere."""
-ONCE_ABSENT = {"model.label_scale": "1.0", "model.grades": "0", "cameras": '"front"'}
+ONCE_ABSENT = {
+    "model.label_scale": "1.0", "model.grades": "0", "cameras": '"front"', "shield.failsafe_after": "null",
+}  # fmt: skip
 """What settings were before there was a choice: a run that does not have them was made so."""
 LONGEST = 24
 """Characters of the setting that a label may name; where it is longer, or there are several, they are in the group's note."""

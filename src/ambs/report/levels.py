@@ -31,6 +31,8 @@ def _sentence(runs: list[Run], asked: float, levels: list[float]) -> str:
     most = "the share that is allowed" if share is None else f"{100 * share:.3g} %"
     told = f"asked for Δ = {number(asked)}; in force Δ = {_range(levels)}"
     if not any(JUDGED in run.metrics for run in runs):
+        if max(levels) < MOST_LENIENT:
+            return f"{told}: there was nothing to calibrate it on"
         return f"{told}: the most lenient, until enough has been learnt to calibrate it"
     if max(levels) <= asked:
         return f"{told}: no more than {most} of the safe windows of held-out worlds are flagged"

@@ -48,5 +48,9 @@ def asked_in_words(config: dict[str, Any], used: float | None = None) -> str | N
     told = f"Δ = {level}, ε = {epsilon}, δ = {delta}, n = {steps} step{'s' * (steps != 1)}{frames}, at most {most} futures{drawn}"
     if shield.get("critics") is not None:
         return f"{told}; critics judge part of the horizon, so no theorem applies"
+    if shield.get("labels") == "mean":
+        return f"{told}; traces are judged by expected cost, so no theorem applies"
+    if shield.get("resample_first") or shield.get("check_initial") is False:
+        return f"{told}; the proposed action or the current state is not checked, so the theorems speak of another property"
     early = "; the sequential rule, which stops early, keeps δ by a test of its own"
     return f"{told}; as ambs guarantee says, {promised}" + (early if shield.get("rule") == "sequential" else "")

@@ -92,7 +92,6 @@ class ShieldConfig:
         if self.asked is not None and not 0 < self.asked <= self.safety_level:
             raise UserError(f"asked must lie in (0, safety_level = {self.safety_level}], got {self.asked}")
         within(self, f"[1, {LARGEST}]", "horizon")
-        at_least(self, 1, "hold")
         if self.rolled is not None and not 1 <= self.rolled <= self.horizon:
             raise UserError(
                 f"the rolled-out steps must lie between 1 and the horizon {self.horizon}, got {self.rolled}"

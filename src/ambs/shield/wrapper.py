@@ -44,7 +44,8 @@ class Shielded(gym.Wrapper):
         super().__init__(env)
         refuse_after_fork()
         if problem.fallback is None:
-            problem = dataclasses.replace(problem, fallback=getattr(env.unwrapped, "fallback_action", None))
+            found = env.get_wrapper_attr("fallback_action") if env.has_wrapper_attr("fallback_action") else None
+            problem = dataclasses.replace(problem, fallback=found)
         self.problem = problem
         self._resort = last_resort(problem.fallback, env.action_space)
         self.read_state = read_state
@@ -100,5 +101,8 @@ class Shielded(gym.Wrapper):
         executed = allowed(decision.action[0], self.env.action_space)
         if executed is None:
             resort: dict[str, Any] = {"overridden": np.ones(1, bool), "reason": np.array([int(Reason.NON_FINITE)])}
-            return decision._replace(action=self._resort[None], **resort), self._resort
+            memory = decision.memory._replace(
+                held=jnp.zeros_like(decision.memory.held), refused=self._memory.refused + 1
+            )
+            return decision._replace(action=self._resort[None], memory=memory, **resort), self._resort
         return decision._replace(action=executed[None]), executed

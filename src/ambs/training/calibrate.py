@@ -95,13 +95,14 @@ def predict(model: WorldModel, windows: Experience, context: int, key: Key[Array
 
 def proposed_risk(player: Player, start: Latent, key: Key[Array, ""], config: Config) -> Float[Array, "windows"]:
     """1 − p̃ of states `[windows]` as the shield scores them: the task policy proposes, and acts on, in the type in which the
-    shield computes."""
+    shield computes. NaN where a future is not finite: nothing is to be concluded from it."""
     dtype = compute_dtype()
     imagination = replace(of_model(player, config, dtype=dtype), shield=None)
     latent = cast(start, dtype)
     keys = jax.random.split(stream(key, "policy"), latent.features.shape[0])
     proposed = jax.vmap(imagination.policy)(keys, latent)
-    return foresee(imagination, stream(key, "score"), latent, proposed, SCORED).risk
+    found = foresee(imagination, stream(key, "score"), latent, proposed, SCORED)
+    return jnp.where(found.sound == 1, found.risk, jnp.nan)
 
 
 def _embed(model: WorldModel, windows: Experience) -> Float[Array, "windows time embedding"]:

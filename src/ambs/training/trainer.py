@@ -196,7 +196,9 @@ class Trainer(TrainState):
         if whole.sum() < ENOUGH:
             self._without_windows()
             return
-        self.thresholds, self.level = self._calibrate(self.player, there, *key)
+        self.thresholds, self.level, enough = self._calibrate(self.player, there, *key)
+        if not enough:
+            self._without_windows()
         if not all(self.replay.can_draw(length, use) for use in (Use.JUDGING, Use.LEARNING)):
             return
         held_out, trained = (
@@ -206,8 +208,8 @@ class Trainer(TrainState):
         self.label_quality = held_out | memorised(held_out, trained)
 
     def _without_windows(self) -> None:
-        """Where episodes are too short, or held-out ones too few, to calibrate on, the Δ that is asked for is put in force: a
-        shield that nobody has judged is not to be lenient for long."""
+        """Where episodes are too short, or held-out or safe ones too few, to calibrate on, the Δ that is asked for is put in
+        force: a shield that nobody has judged is not to be lenient for long."""
         if self.level is not None and self.updates >= PATIENCE * self.config.calibration.every:
             self.level = jnp.zeros_like(self.level)
 
@@ -306,27 +308,29 @@ def compiled_calibration(config: Config) -> tuple[Any, Any]:
 
 def first_level(config: Config) -> jax.Array | None:
     """The number of the level that is in force before the first calibration: the most lenient. None: Δ alone is ever in force."""
-    if config.shield.labels != "sample" or not config.calibration.every:
+    shield = config.shield
+    if shield.labels != "sample" or shield.judged_by_cost or not config.calibration.every:
         return None
     return jnp.asarray(len(config.shield.levels()) - 1, jnp.int32)
 
 
 def _set_thresholds(
     player: Player, windows: Experience, root: jax.Array, number: jax.Array, *, config: Config
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[jax.Array, jax.Array | None, jax.Array]:
     key, (model, thresholds, level) = (
         at(stream(root, "calibration"), number),
         (player.model, player.thresholds, player.level),
     )
     probs = predict(model, windows, config.calibration.context, key)
     whole = within_one_episode(windows)
+    safe = stays_safe(model, probs, whole)
     if config.shield.labels == "mode":
         thresholds = calibrate(probs, whole, config.calibration.false_flags, thresholds)
     if level is not None:
         accepted = accepted_risks(config.shield)
-        risk, safe = proposed_risk(player, probs.start, key, config), stays_safe(model, probs, whole)
+        risk = proposed_risk(player, probs.start, key, config)
         level = calibrate_level(risk, safe, config.calibration.false_alarms, accepted, level)
-    return thresholds, level
+    return thresholds, level, safe.sum() >= ENOUGH
 
 
 def _judge(

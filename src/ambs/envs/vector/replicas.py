@@ -92,12 +92,16 @@ class LastSound:
         given = observation if self._whole else observation[name]
         if np.ma.is_masked(given):
             raise Unsound(f"entries of the {name} are masked")
-        array = np.asarray(given, part.dtype)
+        array = np.asarray(given)
         if array.shape != part.shape[1:]:
             raise Unsound(f"the {name} must have shape {part.shape[1:]}, got {array.shape}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise Unsound(f"the {name} is not finite")
-        return array
+        if part.dtype.kind in "iu" and array.dtype != part.dtype:
+            limits = np.iinfo(part.dtype)
+            if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
+                raise Unsound(f"the {name} does not fit into {part.dtype}")
+        return array.astype(part.dtype)
 
 
 def begin(env: gymnasium.Env, seed: int | None, index: int, shown: LastSound) -> str:

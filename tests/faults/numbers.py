@@ -21,7 +21,9 @@ def job_numbers(folder: Path, count: int) -> dict[str, Any]:
 
     agent, rng = load(straight(folder)), np.random.default_rng(0)
     if not FULL:
-        agent = agent.behind(labels="mode", label_threshold=0.99)  # Trained so briefly, it would believe no action to be safe.
+        agent = agent.behind(
+            labels="mode", label_threshold=0.99
+        )  # Trained so briefly, it would believe no action to be safe.
     healthy, accepted = agent.player, 0
     found = dict.fromkeys(PLACES, 0)
     overridden = 0

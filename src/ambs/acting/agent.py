@@ -67,10 +67,12 @@ class Agent:
             raise UserError(f"batch must be a whole number from 1 to {LARGEST_BATCH}, got {batch}")
         if not isinstance(seed, int | np.integer) or not 0 <= seed <= LARGEST:
             raise UserError(f"seed must be a whole number from 0 to {LARGEST}, got {seed}")
+        if shield is not None and not isinstance(shield, bool | np.bool_):
+            raise UserError(f"shield must be True, False or None, got {shield!r}")
         if policy not in ("task", "backup"):
             raise UserError(f"policy must be task or backup, got {policy!r}")
         self.batch, self.root, self.steps = batch, jax.random.key(seed), 0
-        self.shielded = self.config.shielded if shield is None else shield
+        self.shielded = self.config.shielded if shield is None else bool(shield)
         self._act = compiled_act(self.config, self.shielded, policy)
         self._carry: ActorState = initial_actor_state(self.player, batch)
         self._first = np.ones(batch, bool)

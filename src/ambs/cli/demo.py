@@ -32,13 +32,14 @@ class Demo:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         from ambs.apps.demo import run
+        from ambs.config import LARGEST
         from ambs.errors import UserError
         from ambs.shield import ShieldConfig
 
         if self.episodes < 1:
             raise UserError(f"--episodes must be at least 1, got {self.episodes}")
-        if self.seed < 0:
-            raise UserError(f"--seed must be at least 0, got {self.seed}")
+        if not 0 <= self.seed <= LARGEST:
+            raise UserError(f"--seed must lie between 0 and {LARGEST}, got {self.seed}")
         error = float(Decimal("0.9") * Decimal(str(self.safety_level)))
         config = ShieldConfig(safety_level=self.safety_level, approximation_error=error, horizon=self.horizon)
         console = Console()

@@ -40,6 +40,8 @@ class Play:
         """Play, draw, write."""
         if self.steps < 1:
             raise UserError(f"steps must be at least 1, got {self.steps}")
+        if self.seed < 0:
+            raise UserError(f"seed must be at least 0, got {self.seed}")
         if self.size < 32:
             raise UserError(f"size must be at least 32 pixels, got {self.size}")
         path = Path(self.video)

@@ -159,7 +159,7 @@ class AgentConfig:
         all_finite(self)
         at_least(self, 1, "imagination", "imagine_from")
         above(self, 0, "kappa", "adam_eps", "clip", "norm_limit", "backup_norm_limit", "unsafe_weight")
-        at_least(self, 0, "learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma")
+        at_least(self, 0, "alpha", "learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma")
         within(self, "[0, 1]", "lam", "ema_decay", "norm_decay")
 
     @property

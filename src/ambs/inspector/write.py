@@ -58,6 +58,8 @@ def most_to_see(glances: list[Glance]) -> Glance:
 
 def audit_csv(glances: list[Glance], path: Path) -> int:
     """Write the audits; returns how many findings there are."""
+    if not path.name:
+        raise UserError("the audit needs the name of a file to go to")
     path.parent.mkdir(parents=True, exist_ok=True)
     text = as_csv(read(glance.path) for glance in glances)
     write_atomic(path, text.encode(errors="backslashreplace"))

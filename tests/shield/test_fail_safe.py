@@ -1,6 +1,7 @@
 """Non-finite numbers, injected anywhere on the shield's path: always an override, always a finite action."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,16 @@ PLACES = (
 )  # fmt: skip
 BAD = (np.nan, np.inf, -np.inf)
 CONFIG = ShieldConfig(rolled=20, critics="max", traces=128)
+CONFIGS = {
+    "ambs": CONFIG,
+    "recovery": ShieldConfig(kind="recovery", horizon=20, traces=128),
+    "latent": ShieldConfig(kind="latent", traces=128),
+    "critic": ShieldConfig(kind="critic", traces=128),
+}
+"""One for each kind of shield that imagines."""
 
 
-def problem_with(spot: jax.Array, value: jax.Array, step: jax.Array) -> ShieldProblem:
+def problem_with(spot: jax.Array, value: jax.Array, step: jax.Array, config: ShieldConfig = CONFIG) -> ShieldProblem:
     """A harmless world in which the number at place `spot` of imagined step `step` is replaced by `value`."""
 
     def at_place(name: str, healthy: jax.Array, here: jax.Array | bool = True) -> jax.Array:
@@ -34,16 +42,16 @@ def problem_with(spot: jax.Array, value: jax.Array, step: jax.Array) -> ShieldPr
         position = at_place("later state", state[0], now)
         # A broken backup shows only where it is needed: there the world is risky.
         risk = jnp.where(spot == PLACES.index("backup"), 0.9, 1e-6)
-        few = jax.random.bernoulli(key, 0.005)
+        few = jax.random.bernoulli(key, 0.1 / config.steps)
         labels = jnp.stack([at_place("label of few traces", risk, few), at_place("label", risk, now)])[None]
         return Step(jnp.stack([position, clock]), labels, at_place("continue", jnp.ones(()), now))
 
-    base = rollout(dynamics, CONFIG.steps)
+    base = rollout(dynamics, config.steps)
 
     def play(key: jax.Array, state: jax.Array, action: jax.Array, policy: object) -> Trace:
         trace = base(key, state, action, policy)
         broken = (spot == PLACES.index("flag")) | (spot == PLACES.index("everything"))
-        finite = trace.finite & ~(broken & (jnp.arange(CONFIG.steps) + 1 == step))
+        finite = trace.finite & ~(broken & (jnp.arange(config.steps) + 1 == step))
         return trace._replace(finite=finite, final_state=at_place("final state", trace.final_state))
 
     def policy(_key: jax.Array, state: jax.Array) -> jax.Array:
@@ -55,11 +63,12 @@ def problem_with(spot: jax.Array, value: jax.Array, step: jax.Array) -> ShieldPr
     def critics(_state: jax.Array) -> jax.Array:
         return jnp.stack([at_place("critic", jnp.zeros(())), jnp.zeros(())])
 
-    return ShieldProblem(play, policy, backup, PSI, ATOMS, CONFIG, critics, fallback=np.array([0.25, 0.75]))
+    asked = critics if config.critics_used is not None else None
+    return ShieldProblem(play, policy, backup, PSI, ATOMS, config, asked, fallback=np.array([0.25, 0.75]))
 
 
-@jax.jit
-def decide(key, spot, value, step, env):
+@functools.partial(jax.jit, static_argnames="kind")
+def decide(key, spot, value, step, env, kind="ambs"):
     envs = 4
     poisoned = (jnp.arange(envs) == env)[:, None]
     everything = spot == PLACES.index("everything")
@@ -67,7 +76,8 @@ def decide(key, spot, value, step, env):
     state = jnp.where(poisoned & ((spot == PLACES.index("state")) | everything), value, state)
     proposed = jnp.full((envs, 2), 0.3)
     proposed = jnp.where(poisoned & ((spot == PLACES.index("proposed")) | everything), value, proposed)
-    return shield(key, state, proposed, problem_with(spot, value, step), jnp.zeros((envs, 2), bool))
+    problem = problem_with(spot, value, step, CONFIGS[kind])
+    return shield(key, state, proposed, problem, jnp.zeros((envs, 2), bool))
 
 
 def test_healthy_world_is_accepted():
@@ -75,27 +85,33 @@ def test_healthy_world_is_accepted():
     assert not decision.overridden.any()
 
 
-def test_a_thousand_injections():
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_thousand_injections(kind):
+    """250 into each kind of shield, wherever it takes a number from."""
+    rng, steps = np.random.default_rng(0), CONFIGS[kind].steps
+    not_asked = {
+        "ambs": (),
+        "recovery": ("policy action", "critic"),
+        "latent": ("critic",),
+        "critic": ("policy action",),
+    }
+    places = [place for place in PLACES if place not in not_asked[kind]]
     overridden = 0
-    for trial in range(1000):
-        place = PLACES[int(rng.integers(len(PLACES)))]
-        value, step, env = BAD[int(rng.integers(3))], int(rng.integers(1, CONFIG.steps + 1)), int(rng.integers(4))
+    for trial in range(250):
+        place = places[int(rng.integers(len(places)))]
+        value, step, env = BAD[int(rng.integers(3))], int(rng.integers(1, steps + 1)), int(rng.integers(4))
         if place == "policy action":
-            step = min(step, CONFIG.steps - 1)  # the action after the last step is never played
-        found = decide(at(stream(0, "shield"), trial), PLACES.index(place), value, step, env)
+            step = min(step, steps - 1)  # the action after the last step is never played
+        found = decide(at(stream(0, "shield"), trial), PLACES.index(place), value, step, env, kind)
         decision = jax.device_get(found)
+        told = Reason.TOO_RISKY if place == "backup" and kind != "recovery" else Reason.NON_FINITE
         assert np.isfinite(decision.action).all(), (place, value)
         assert np.isfinite(decision.p_safe).all()
-        assert decision.reason[env] == (Reason.TOO_RISKY if place == "backup" else Reason.NON_FINITE), (
-            place,
-            value,
-            step,
-        )
+        assert decision.reason[env] == told, (place, value, step)
         expected = [0.25, 0.75] if place in ("state", "backup", "everything") else [0.5, -0.5]
         np.testing.assert_allclose(decision.action[env], expected)
         overridden += int(decision.overridden[env])
-    assert overridden == 1000
+    assert overridden == 250
 
 
 def test_healthy_neighbours_go_on():

@@ -157,6 +157,23 @@ def test_own_stream():
     assert (alone.evidence.first_violation[0] == first.evidence.first_violation[0]).all()
 
 
+def test_what_each_kind_imagines():
+    """Coins: the proposed action stumbles with chance .2, the task policy with .1 a step, the backup policy never."""
+    chance = {"ambs": 0.8 * 0.9**5, "recovery": 0.8, "latent": 0.8 * 0.9**2, "critic": 0.8}
+    for kind, expected in chance.items():
+        config = ShieldConfig(
+            kind=kind, horizon=6, short=3, rule="fixed", traces=4000, approximation_error=0.05, failure_probability=0.1
+        )
+        critics = (lambda _state: jnp.zeros(2)) if kind == "critic" else None
+        problem = coin_problem(0.1, config, critics=critics)
+        decision = run(problem, jnp.array([[0.2, 0.0]]))
+        assert abs(float(decision.p_safe[0]) - expected) < 4 * np.sqrt(expected * (1 - expected) / 4000), kind
+        assert decision.overridden.all()
+    # A critic that expects the worst after a step that may be safe: nothing is accepted.
+    feared = coin_problem(0.0, config, critics=lambda _state: jnp.array([0.0, 10.0]))
+    assert float(run(feared, jnp.array([[0.0, 0.0]])).p_safe[0]) == 0
+
+
 def test_nothing_recompiles():
     traced = []
     problem = coin_problem(0.0, ShieldConfig())

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from ambs.envs.worlds.grid import Grid
 from ambs.errors import UserError
 from ambs.spec import Atoms, bounded_safety, parse_formula, parse_property
 from ambs.spec.chain import Chain
+from ambs.spec.formula import And, Atom, Constant, Iff, Implies, Not, Or
+from ambs.spec.parser import parse_path
+from ambs.spec.pctl import Next
+from tests.shield.test_formulas import MAPS, ODDS, PATHS
 
 if sys.platform == "linux" and platform.machine() == "x86_64":
     import stormpy
@@ -141,3 +146,50 @@ def test_agrees_with_storm(name):
         np.testing.assert_allclose(chain.check(parse_property(ours)), ask_storm(model, storms), atol=1e-9, rtol=0)
     safe = chain.check(parse_property(f'P=? [ G<=9 !"{x}" ]'))
     np.testing.assert_allclose(safe, 1 - ask_storm(model, f'P=? [ F<=9 "{x}" ]'), atol=1e-9, rtol=0)
+
+
+def test_storm_agrees_on_the_formulas_that_shields_are_tried_with():
+    """The chains of `tests/shield/test_formulas.py`, built for Storm from the same numbers."""
+    for number, text in enumerate(PATHS):
+        chain = Grid(map=MAPS[number % 2], slip=0.2).chain(np.tile(ODDS, (Grid(map=MAPS[number % 2]).cells.size, 1)))
+        path = parse_path(text, chain.atoms)
+        if isinstance(path, Next):
+            found = ask_storm(storm_chain(chain), f"P=? [ X {spelt(path.operand)} ]")
+        else:
+            first, second, steps, negated = path.as_until()
+            found = ask_storm(storm_chain(chain), f"P=? [ {spelt(first)} U<={steps} {spelt(second)} ]")
+            found = 1 - found if negated else found  # Storm has no G<=n.
+        np.testing.assert_allclose(chain.probability(path), found, atol=1e-9, rtol=0, err_msg=text)
+
+
+def spelt(formula) -> str:
+    """As Storm writes a state formula: labels in quotes, without arrows."""
+    match formula:
+        case Atom(name):
+            return f'"{name}"'
+        case Constant(value):
+            return str(value).lower()
+        case Not(Constant(value)):
+            return str(not value).lower()
+        case Not(operand):
+            return f"(!{spelt(operand)})"
+        case And(operands) | Or(operands):
+            return "(" + (" & " if isinstance(formula, And) else " | ").join(map(spelt, operands)) + ")"
+        case Implies(left, right):
+            return spelt(~left | right)
+        case Iff(left, right):
+            return spelt((left & right) | (~left & ~right))
+    raise AssertionError(formula)
+
+
+def storm_chain(chain: Chain):
+    labeling = stormpy.StateLabeling(chain.states)
+    for index, name in enumerate(chain.atoms.names):
+        labeling.add_label(name)
+        for state in np.flatnonzero(chain.labels[:, index]).tolist():
+            labeling.add_label_to_state(name, state)
+    builder = stormpy.SparseMatrixBuilder(rows=chain.states, columns=chain.states)
+    matrix = chain.transitions.toarray()
+    for row, column in zip(*np.nonzero(matrix), strict=True):
+        builder.add_next_value(int(row), int(column), float(matrix[row, column]))
+    return stormpy.SparseDtmc(stormpy.SparseModelComponents(builder.build(), labeling))

@@ -157,7 +157,7 @@ def shield_problem(player: Player, config: Config) -> ShieldProblem:
         atoms=atoms,
         config=config.shield,
         safety=config.safety,
-        critics=critics if config.shield.critics is not None else None,
+        critics=critics if config.shield.critics_used is not None else None,
         fallback=None if player.model.spec.fallback is None else jnp.array(player.model.spec.fallback),
         thresholds=player.thresholds,
         level=player.level,

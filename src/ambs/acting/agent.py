@@ -20,11 +20,13 @@ from ambs.acting.worlds import make_envs, worlds_of
 from ambs.agent.behaviour import Behaviour
 from ambs.agent.update import init
 from ambs.config import LARGEST, Config
-from ambs.config.resolve import changed, from_dict
+from ambs.config.resolve import changed, from_dict, with_spec
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
 from ambs.shield.rules import Decision, Reason
+from ambs.spec.formula import Formula, bracketed
+from ambs.spec.parser import parse_formula
 from ambs.storage import checkpoint
 from ambs.storage.arrays import restore
 from ambs.storage.binding import check_bound
@@ -97,6 +99,38 @@ class Agent:
         if "label_threshold" in shield:  # Else those that the training has found stay.
             player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))
         return Agent(player, self.interface, config, self.worlds, self.frames)
+
+    def held_to(self, spec: str, say: Callable[[str], Any] = warnings.warn) -> "Agent":
+        """The same agent behind a shield for another property over the atoms that its model knows: other Δ, n or Ψ, or a bounded
+        path formula such as `P>=0.9 [ !hazard U<=20 goal ]`. Nothing is learned again; `say` is told what is left out for that.
+
+        What violates Ψ is counted by the new one: Φ of G Φ, Φ₁ ∨ Φ₂ of Φ₁ U Φ₂; F and X leave Ψ what it was.
+        """
+        known, before = self.interface.spec, self.config
+        if self.player.model.heads.labels is None:
+            raise UserError(
+                "this agent's model knows the cost of one formula and no atoms: it cannot be held to another"
+            )
+        config = with_spec(
+            dataclasses.replace(before, psi=str(known.psi), shield=before.shield.as_asked()),
+            spec,
+            known.atoms,
+            any_path=True,
+        )
+        psi = parse_formula(config.psi or "", known.atoms)
+        if (psi != known.psi or config.shield.path is not None) and before.shield.critics_used is not None:
+            say(f"critics that were learned for {known.psi} are left out: all steps are imagined")
+            config = changed(config, {"shield": {"critics": None, "rolled": None}})
+        player = self.player._replace(model=self.player.model.for_formula(psi))
+        interface = dataclasses.replace(self.interface, spec=known._replace(psi=psi))
+        return Agent(player, interface, config, functools.partial(_counting, self.worlds, psi), self.frames)
+
+    @property
+    def asked(self) -> str:
+        """The property that its shield is asked to keep."""
+        shield = self.config.shield.as_asked()
+        path = shield.path or f"G<={shield.horizon} {bracketed(self.interface.spec.psi, 0)}"
+        return f"P>={round(1 - shield.safety_level, 12):g} [ {path} ]"
 
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""
@@ -242,6 +276,13 @@ class Agent:
         if len(found) != len(wanted):
             raise UserError(f"an observation of this agent has {' and '.join(wanted)}, got one of them twice")
         return found
+
+
+def _counting(worlds: Callable[[int], LabelledVectorEnv], psi: Formula, count: int) -> LabelledVectorEnv:
+    """The same worlds, counting what violates this Ψ."""
+    envs = worlds(count)
+    envs.psi = psi
+    return envs
 
 
 def _in_force(config: Config, level: np.ndarray | None) -> Config:

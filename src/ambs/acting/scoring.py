@@ -74,6 +74,12 @@ def of_model(player: Player, config: Config, policy: str = "task", dtype: Any = 
     )
 
 
+def of_shield(player: Player, config: Config, dtype: Any = jnp.float32) -> Imagination:
+    """The futures that the shield itself judges: as far, and with whom it imagines after the proposed action."""
+    own = of_model(player, config, "backup" if config.shield.kind == "recovery" else "task", dtype)
+    return dataclasses.replace(own, steps=config.shield.steps, shield=None)
+
+
 def foresee(imagination: Imagination, key: Key[Array, ""], state: PyTree, proposed: PyTree, traces: int) -> Foreseen:
     """Score states from `traces` futures each; state and proposed action have a leading axis of environments.
 
@@ -127,7 +133,9 @@ def _one(imagination: Imagination, key: Key[Array, ""], state: Any, action: Any)
 def _shares(imagination: Imagination) -> bool:
     """Whether the shield would judge these very futures."""
     shield = imagination.shield
-    return shield is not None and shield.config.steps == imagination.steps and not shield.config.resample_first
+    if shield is None or shield.config.resample_first or shield.config.kind == "recovery":
+        return False
+    return shield.config.steps == imagination.steps
 
 
 def _own_futures(problem: ShieldProblem, keys: Any, state: PyTree, proposed: PyTree) -> Float[Array, "envs traces"]:

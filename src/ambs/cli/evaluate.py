@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import tyro
-
-if TYPE_CHECKING:
-    from ambs.config import Config
-    from ambs.spec.formula import Formula
 
 
 @dataclass(frozen=True)
@@ -30,8 +25,11 @@ class Evaluate:
     shield: Literal["as-trained", "on", "off", "paired"] = "as-trained"
     """Whether the shield decides; any agent can be put behind its own."""
     spec: str | None = None
-    """Ask more or less of the shield than in training, e.g. 'P>=0.9 [ G<=30 !hazard ]'; Ψ must be the run's own, and ε stays
-    the run's where it is below the new Δ."""
+    """Hold the agent to another property than in training, over the atoms that its model knows: other Δ, n or Ψ, e.g. 'P>=0.9
+    [ G<=30 !hazard ]', or another bounded path formula, e.g. 'P>=0.8 [ !hazard U<=20 goal ]'. Violations are counted by it."""
+    shield_kind: Literal["ambs", "recovery", "latent", "critic", "prescient"] | None = None
+    """Which futures the shield judges, if not as in training: those of the task policy (ambs), of the backup policy (recovery), a
+    few steps (latent), critics (critic), or the simulator's own (prescient, slow)."""
     labels: Literal["mode", "sample", "mean"] | None = None
     """What the shield takes from imagined label probabilities, if not as in training; `sample` heeds a model that is unsure."""
     policy: Literal["task", "backup", "random"] = "task"
@@ -89,7 +87,9 @@ class Evaluate:
         from ambs.recording.recorder import Recorder
 
         agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
-        changes = self._shield(agent.config, agent.interface.spec.psi)
+        agent = agent if self.spec is None else agent.held_to(self.spec, tell)
+        wanted = {"labels": self.labels, "kind": self.shield_kind}
+        changes = {name: value for name, value in wanted.items() if value is not None}
         agent = agent.behind(**changes) if changes else agent
         console = Console(stderr=True)
         bar = Progress(console=console, transient=True) if console.is_terminal and not self.json else None
@@ -101,6 +101,7 @@ class Evaluate:
             trained = "on" if agent.config.shielded else "off"
             shield = trained if self.shield == "as-trained" else self.shield
             facts = {"run": str(self.run_folder), "policy": self.policy, "seed": self.seed, "shield": shield}
+            facts |= {"spec": agent.asked} if self.spec is not None else {}
             facts |= {"changed": changes} if changes else {}
             facts |= {"level": agent.config.shield.safety_level, "asked": agent.config.shield.as_asked().safety_level}
             recorder = None
@@ -132,25 +133,6 @@ class Evaluate:
             print(f"note: {error}; recordings will not tell of it", file=sys.stderr)
             return None
         return None if found is None else brief(found)
-
-    def _shield(self, config: Config, psi: Formula) -> dict[str, Any]:
-        """Settings of the shield that differ from the run's."""
-        from ambs.config.resolve import with_spec
-        from ambs.errors import UserError
-        from ambs.spec.parser import parse_formula
-
-        changes: dict[str, Any] = {} if self.labels is None else {"labels": self.labels}
-        if self.spec is not None:
-            config = dataclasses.replace(config, shield=config.shield.as_asked())
-            wanted = with_spec(config, self.spec)
-            if wanted.psi is None or parse_formula(wanted.psi) != psi:
-                raise UserError(f"this agent was trained for the formula {psi}, and cannot be held to {wanted.psi}")
-            names = ("safety_level", "approximation_error", "horizon", "rolled")
-            changes |= {name: getattr(wanted.shield, name) for name in names}
-            error = config.shield.approximation_error
-            if error < changes["safety_level"]:
-                changes["approximation_error"] = error
-        return changes
 
 
 def _say_not_examined(overrides: int, near_misses: int) -> None:

@@ -15,8 +15,9 @@ from ambs.config.presets import PRESETS
 from ambs.config.settings import Config, SafetyConfig
 from ambs.errors import UserError
 from ambs.shield.config import ShieldConfig, paper_semantics
+from ambs.spec.formula import Atoms
 from ambs.spec.parser import parse_formula, parse_property
-from ambs.spec.pctl import Always, Probability
+from ambs.spec.pctl import Always, Path, Probability, Until
 
 SEMANTICS = ("corrected", "paper")
 
@@ -143,29 +144,49 @@ def with_method(config: Config, name: str) -> Config:
     return changed(named, method.changes)
 
 
-def with_spec(config: Config, text: str) -> Config:
+def with_spec(config: Config, text: str, atoms: Atoms | None = None, *, any_path: bool = False) -> Config:
     """Δ, n and Ψ from a property such as `P>=0.9 [ G<=30 !hazard ]`, or Ψ alone from a formula such as `!hazard`.
 
-    All else stays: ε too, unless Δ does not exceed it; then it becomes .9 Δ, the paper's share.
+    All else stays: ε too, unless Δ does not exceed it; then it becomes .9 Δ, the paper's share. With `any_path`, other bounded
+    path formulas than G are taken, too: for a shield, not for learning, which needs a Ψ. With `atoms`, others are refused.
     """
-    wanted = parse_property(text)
+    wanted = parse_property(text, atoms)
     if not isinstance(wanted, Probability):
-        return dataclasses.replace(config, psi=str(parse_formula(text)))
+        return dataclasses.replace(config, psi=str(parse_formula(text)), shield=_over(config.shield, None))
     path = wanted.path
-    if not isinstance(path, Always) or path.steps is None or not wanted.bound:
+    always = path if isinstance(path, Always) else None
+    if (always is None and not any_path) or not path.bound() or not wanted.bound:
         raise UserError(f"spec must have the form 'P>=0.9 [ G<=30 !hazard ]', got {text!r}")
     if wanted.comparison != ">=":
         raise UserError(f"spec must ask for a probability of at least so much (P>=…), got {text!r}")
     level, error = float(1 - wanted.bound), config.shield.approximation_error
-    steps = min(config.shield.steps, path.steps) if config.shield.rolled is not None else None
     shield = dataclasses.replace(
-        config.shield,
+        _over(config.shield, path),
         safety_level=level,
         approximation_error=error if error < level else round(0.9 * level, 12),
-        horizon=path.steps,
-        rolled=steps,
     )
-    return dataclasses.replace(config, shield=shield, psi=str(path.operand))
+    return dataclasses.replace(config, shield=shield, psi=_counted(path) or config.psi)
+
+
+def _over(shield: ShieldConfig, path: Path | None) -> ShieldConfig:
+    """The shield over this path formula; None: over G≤T Ψ, as far as before."""
+    if path is None:
+        return dataclasses.replace(shield, path=None)
+    steps = path.bound() or shield.horizon
+    rolled = min(shield.rolled, steps) if shield.rolled is not None else None
+    if isinstance(path, Always):
+        return dataclasses.replace(shield, path=None, horizon=steps, rolled=rolled)
+    return dataclasses.replace(shield, path=str(path), horizon=steps, rolled=None, critics=None)
+
+
+def _counted(path: Path) -> str | None:
+    """The Ψ whose violations are counted: Φ of G Φ, Φ₁ ∨ Φ₂ of Φ₁ U Φ₂; None: no state violates the formula by itself."""
+    match path:
+        case Always(operand):
+            return str(operand)
+        case Until(left, right) if (left | right).constant() is None:
+            return str(left | right)
+    return None
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -76,6 +76,7 @@ def imagine_again(
         problem,
         rollout_fn=rollout(_filming(fast.model.moves()), steps),
         policy=lambda one, film: problem.policy(one, film.latent),
+        backup=lambda one, film: problem.backup(one, film.latent),
         critics=None if critics is None else lambda film: critics(film.latent),
     )
     start = _Film(latent, jnp.zeros((steps, latent.features.shape[-1]), latent.features.dtype), jnp.array(0))

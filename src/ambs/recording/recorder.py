@@ -172,7 +172,8 @@ class Recorder:
         self.files.append(str(path))
 
     def _facts(self, episode: Played, steps: int, left_out: dict[str, int]) -> Facts:
-        agent, told = self.agent, self.agent.interface.to_dict()
+        agent, told, shield = self.agent, self.agent.interface.to_dict(), self.agent.config.shield
+        rolled = None if shield.steps == shield.horizon else shield.steps
         return Facts(
             interface=told,
             atoms=told["atoms"],
@@ -188,8 +189,8 @@ class Recorder:
             steps=steps,
             together=episode.together,
             shield=agent.shielded,
-            settings=vars(agent.config.shield) | vars(agent.config.safety),
-            caveat=agent.config.shield.caveat,
+            settings=vars(shield) | vars(agent.config.safety) | {"rolled": rolled, "critics": shield.critics_used},
+            caveat=shield.caveat,
             reasons={reason.name.lower(): int(reason) for reason in Reason},
             trace_atoms=list(agent.player.model.trace_formula()[1].names),
             thresholds=np.asarray(agent.player.thresholds).tolist(),

@@ -4,8 +4,9 @@
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -21,6 +22,16 @@ MOST_TRACES, MOST_STEPS, MOST_ENTRIES = 100_000, 100_000, 20_000_000
 RULES = {"sequential": True, "fixed": False}
 """Names of the decision rules, and whether each looks after every chunk of futures. Their tables are
 `ambs.shield.rules.TABLES`, and, for the inspector's page, those of inspector-rules.js."""
+
+
+KINDS = {
+    "ambs": "the proposed action, then the task policy, must keep Ψ (Alg. 2)",
+    "recovery": "the proposed action, then the backup policy, must keep Ψ: there is a way back (model-predictive shielding)",
+    "latent": "as ambs, a few steps ahead and no further (latent shielding)",
+    "critic": "one step ahead, then by what the safety critics say",
+    "prescient": "as ambs, in the simulator itself, for evaluation in worlds that can be saved (bounded-prescience shielding)",
+}
+"""Kinds of shield, and what each asks of an action before it is accepted."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,11 @@ class SafetyConfig:
 class ShieldConfig:
     """When an action is accepted (Alg. 2). Defaults: the paper's Δ, ε, δ, T, m; sequential rule; all T steps rolled out."""
 
+    kind: Annotated[str, choice(KINDS)] = "ambs"
+    """Which futures are judged: `ambs`, the proposed action and then the task policy; `recovery`, then the backup policy;
+    `latent`, as ambs but `short` steps; `critic`, one step and the critics; `prescient`, as ambs in the simulator itself."""
+    short: int = 5
+    """Steps that the kind `latent` looks ahead, T at most."""
     safety_level: float = 0.1
     """Δ: an accepted action keeps Ψ for the whole horizon with probability at least 1 − Δ."""
     asked: Annotated[float | None, tyro.conf.Suppress] = None
@@ -54,6 +70,8 @@ class ShieldConfig:
     """T: steps ahead for which Ψ must hold."""
     traces: int = 512
     """m: imagined futures per decision, or the most of them under the sequential rule."""
+    path: Annotated[str | None, tyro.conf.Suppress] = None  # --spec on the command line
+    """Another bounded path formula than G≤T Ψ that accepted actions must satisfy, e.g. `!hazard U<=20 goal`, T its bound."""
     rule: Annotated[str, choice(RULES)] = "sequential"
     """`sequential` stops as soon as the evidence suffices (betting test); `fixed` always draws m and counts."""
     chunk: int = 64
@@ -96,9 +114,14 @@ class ShieldConfig:
             raise UserError(
                 f"the rolled-out steps must lie between 1 and the horizon {self.horizon}, got {self.rolled}"
             )
-        if self.steps < self.horizon and self.critics is None:
+        at_least(self, 1, "short")
+        if self.steps < self.horizon and self.critics_used is None and self.kind != "latent":
             raise UserError(
                 f"only {self.steps} of {self.horizon} steps are rolled out: set critics to max or min to judge the rest"
+            )
+        if self.path is not None and self.judged_by_cost:
+            raise UserError(
+                f"costs and critics know Ψ alone, and cannot judge {self.path}: leave out critics and `mean`"
             )
         if self.steps > MOST_STEPS:
             raise UserError(f"at most {MOST_STEPS} steps can be rolled out, got {self.steps}")
@@ -145,12 +168,30 @@ class ShieldConfig:
     @property
     def steps(self) -> int:
         """Steps that a rollout must have."""
-        return self.horizon if self.rolled is None else self.rolled
+        match self.kind:
+            case "latent":
+                return min(self.short, self.horizon)
+            case "critic":
+                return 1
+            case "ambs" if self.rolled is not None:
+                return self.rolled
+        return self.horizon
+
+    @property
+    def critics_used(self) -> Literal["max", "min"] | None:
+        """How critics judge the steps beyond the imagined ones; None: they are not asked. They speak of the task policy, so only
+        kinds in which that goes on can ask them."""
+        match self.kind:
+            case "ambs":
+                return self.critics
+            case "critic":
+                return self.critics or "max"
+        return None
 
     @property
     def judged_by_cost(self) -> bool:
         """Whether a trace is judged by its discounted cost instead of by `any violation`."""
-        return self.critics is not None or self.labels == "mean"
+        return self.critics_used is not None or self.labels == "mean"
 
     def cost_threshold(self, safety: SafetyConfig) -> float:
         """Cost above which a trace counts as violating (Alg. 2, with the boundary moved off float32's doubt)."""
@@ -167,7 +208,13 @@ class ShieldConfig:
             found.append(
                 f"Δ = {self.safety_level:.3g} is in force instead of the {self.asked:g} that was asked for: {why}"
             )
-        if self.critics is not None:
+        if self.kind == "latent" and self.steps < self.horizon:
+            found.append(f"it looks {self.steps} of {self.horizon} steps ahead: the theorems speak of these alone")
+        if self.kind == "recovery":
+            found.append(
+                "the backup policy is imagined after the action: the theorems speak of that, not of the task policy"
+            )
+        if self.critics_used is not None:
             found.append(
                 "critics judge the steps beyond the imagined ones: the estimate is biased and no theorem applies"
             )
@@ -203,8 +250,9 @@ def _check_size(traces: int, chunk: int) -> None:
         )
 
 
-_CHOICES = {
+_CHOICES: dict[str, Iterable[Any]] = {
     "rule": RULES,
+    "kind": KINDS,
     "labels": ("mode", "sample", "mean"),
     "critics": (None, "max", "min"),
     "frame_costs": ("any", "sum"),

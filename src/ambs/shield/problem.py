@@ -4,6 +4,7 @@ The world enters as a function: `rollout_fn(key, state, first_action, policy) ->
 state is: a latent of a world model, a cell of a grid, a snapshot of a simulator.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 from ambs.errors import UserError
 from ambs.shield.config import SafetyConfig, ShieldConfig
 from ambs.spec.formula import Atoms, Formula
+from ambs.spec.parser import parse_path, speaks_of_future
+from ambs.spec.pctl import Path
 
 Policy = Callable[[Key[Array, ""], Any], Any]
 Critics = Callable[[Any], Float[Array, "critics"]]
@@ -71,6 +74,23 @@ class ShieldProblem:
         certain = self.thresholds is not None and not isinstance(self.thresholds, jax.core.Tracer)
         if certain and not are_thresholds(np.asarray(self.thresholds)):
             raise UserError(f"label thresholds must lie in (0, 1], got {self.thresholds}")
+
+    @functools.cached_property
+    def path(self) -> Path | None:
+        """The path formula that a future must satisfy, if it is another one than G≤T Ψ."""
+        if self.config.path is None:
+            return None
+        path = parse_path(self.config.path, self.atoms)
+        if any(speaks_of_future(state) for state in path.states()):
+            raise UserError(f"the labels of one future tell nothing of a P inside {path}")
+        if path.bound() != self.config.horizon:
+            raise UserError(f"{path} must be bounded by the horizon of the shield, {self.config.horizon} steps")
+        return path
+
+    @property
+    def goes_on(self) -> Policy:
+        """Who acts in an imagined future after the proposed action."""
+        return self.backup if self.config.kind == "recovery" else self.policy
 
     def is_level(self, level: Any) -> Any:
         """Whether there is a level of this number."""

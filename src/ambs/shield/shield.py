@@ -22,6 +22,7 @@ from ambs.shield.hold import Memory, hold, no_memory
 from ambs.shield.problem import ShieldProblem, are_thresholds
 from ambs.shield.rules import Decision, Reason, Rule, counts_at, judge_counts, rule
 from ambs.shield.traces import NOT_DRAWN, Evidence, all_finite, sample, select, trace_keys
+from ambs.spec.pctl import Verdict
 from ambs.streams import stream
 
 Mask = Bool[Array, "#envs"] | Bool[Array, ""] | bool
@@ -176,8 +177,8 @@ def _start(moment: _Moment, problem: ShieldProblem, table: Rule) -> _Progress:
     envs = moment.trusted.shape[0]
     reason = jnp.full(envs, int(Reason.UNDECIDED))
     if problem.config.check_initial and moment.labels_now is not None:
-        unsafe = ~problem.psi.holds(moment.labels_now, problem.atoms)
-        reason = jnp.where(unsafe, int(Reason.ALREADY_UNSAFE), reason)
+        lost, met = _settled(moment.labels_now, problem)
+        reason = jnp.where(lost, int(Reason.ALREADY_UNSAFE), jnp.where(met, int(Reason.ACCEPTED), reason))
     if problem.thresholds is not None:
         reason = jnp.where(are_thresholds(problem.thresholds), reason, int(Reason.NON_FINITE))
     if problem.level is not None:
@@ -186,6 +187,15 @@ def _start(moment: _Moment, problem: ShieldProblem, table: Rule) -> _Progress:
     trusted = moment.trusted & jax.vmap(all_finite)((moment.state, moment.proposed))
     reason = jnp.where(trusted, reason, int(Reason.NON_FINITE))
     return _Progress(jnp.zeros(envs, int), reason, _blank((envs, len(table.looks), table.chunk)))
+
+
+def _settled(labels_now: Bool[Array, "envs atoms"], problem: ShieldProblem) -> tuple[Array, Array]:
+    """Where the current state alone settles the property: it is lost, or it is met."""
+    if problem.path is None:
+        lost = ~problem.psi.holds(labels_now, problem.atoms)
+        return lost, jnp.zeros_like(lost)
+    verdict = problem.path.on_traces(labels_now[:, None], problem.atoms)
+    return verdict == Verdict.FALSE, verdict == Verdict.TRUE
 
 
 def _blank(shape: tuple[int, ...]) -> Evidence:
@@ -246,7 +256,7 @@ def _finish(progress: _Progress, moment: _Moment, problem: ShieldProblem, table:
     return Decision(
         action=action,
         overridden=overridden,
-        p_safe=jnp.where(drew, 1 - violating / jnp.maximum(used, 1), 0.0),
+        p_safe=jnp.where(drew, 1 - violating / jnp.maximum(used, 1), _without_traces(moment, problem)),
         interval=_interval(progress, violating, drew, table),
         traces_used=used,
         violating=violating,
@@ -255,6 +265,13 @@ def _finish(progress: _Progress, moment: _Moment, problem: ShieldProblem, table:
         proposed=moment.proposed,
         memory=Memory(action, held, refused),
     )
+
+
+def _without_traces(moment: _Moment, problem: ShieldProblem) -> Float[Array, "envs"]:
+    """p̃ where nothing was drawn: 1 if a path formula is met already, else 0."""
+    if problem.path is None or moment.labels_now is None or not problem.config.check_initial:
+        return jnp.zeros(moment.trusted.shape)
+    return (_settled(moment.labels_now, problem)[1] & moment.active & moment.trusted).astype(float)
 
 
 def _asked_if(needed: Bool[Array, ""], ask: Callable[[], PyTree]) -> PyTree:

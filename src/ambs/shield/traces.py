@@ -14,6 +14,7 @@ from ambs.errors import UserError
 from ambs.nn.recurrent import unrolled
 from ambs.shield.problem import Policy, RolloutFn, ShieldProblem, Trace
 from ambs.spec.formula import Atoms, Formula
+from ambs.spec.pctl import Path, Verdict
 from ambs.spec.risk import frame_risk, violates
 from ambs.streams import stream
 
@@ -95,7 +96,7 @@ def play(key: Key[Array, ""], state: Any, proposed: Any, problem: ShieldProblem)
     """One future and what it shows."""
     roll_key, label_key, first_key = (stream(key, purpose) for purpose in ("roll", "labels", "first"))
     first_action = problem.policy(first_key, state) if problem.config.resample_first else proposed
-    trace = problem.rollout_fn(roll_key, state, first_action, problem.policy)
+    trace = problem.rollout_fn(roll_key, state, first_action, problem.goes_on)
     found = judge(label_key, trace, problem)
     return trace, found._replace(finite=found.finite & all_finite(first_action))
 
@@ -108,15 +109,19 @@ def judge(key: Key[Array, ""], trace: Trace, problem: ShieldProblem) -> Evidence
         raise UserError(f"a trace's labels must be [time, frames, {len(atoms)} atoms], got shape {trace.labels.shape}")
     if steps != config.steps:
         raise UserError(f"the rollout has {steps} steps, the shield is set to {config.steps}")
-    if (problem.critics is None) != (config.critics is None):
-        raise UserError("critics must be given exactly when the shield's setting `critics` is max or min")
-    hard = _hard_labels(key, trace.labels, problem)
-    broken = violates(psi, atoms, hard)
+    if (problem.critics is None) != (config.critics_used is None):
+        raise UserError(
+            "critics must be given exactly when the shield's setting `critics` is max or min, or its kind critic"
+        )
     goes_on = (trace.continues.astype(jnp.float32) >= 0.5).astype(jnp.float32)
     # alive[t] = ∏_{j<t} mode(continue_j): the episode has not ended before s_t; one entry more than steps.
     alive = jnp.concatenate([jnp.ones(1), jnp.cumprod(goes_on)])
     finite = trace.finite.all() & all_finite(trace.final_state) & _probabilities((trace.labels, trace.continues))
     finite = finite & all_finite(problem.thresholds)
+    if problem.path is not None:
+        return _judge_path(key, trace, alive, finite, problem, problem.path)
+    hard = _hard_labels(key, trace.labels, problem)
+    broken = violates(psi, atoms, hard)
     seen = jnp.concatenate([broken & (alive[:-1] > 0), jnp.zeros(1, bool)])
     flagged, total, added = seen, jnp.zeros(()), jnp.zeros(())
     if config.judged_by_cost:
@@ -136,6 +141,30 @@ def judge(key: Key[Array, ""], trace: Trace, problem: ShieldProblem) -> Evidence
         cost=total,
         critic=added,
     )
+
+
+def _judge_path(
+    key: Key[Array, ""],
+    trace: Trace,
+    alive: Float[Array, "time_and_one"],
+    finite: Bool[Array, ""],
+    problem: ShieldProblem,
+    path: Path,
+) -> Evidence:
+    """Whether s_1 … s_T satisfy what s_0 has left open of a bounded path formula, and if not, from which step on it is lost.
+
+    A step counts by the last of its frames, the state in which the next action is chosen. An episode that ends stays where it
+    ended.
+    """
+    hard = _hard_labels(key, trace.labels[:, -1:], problem)[:, 0]
+    ended = alive[1:].sum().astype(int)
+    states = hard[jnp.minimum(jnp.arange(hard.shape[0]), ended)]
+    rest = path.afterwards()
+    lost = rest.on_traces(states, problem.atoms) != Verdict.TRUE
+    step = rest.falls(states, problem.atoms) + 1
+    zero = jnp.zeros(())
+    first = jnp.where(lost, step, SAFE).astype(jnp.int32)
+    return Evidence(first, jnp.full((), NO_ATOM, jnp.int32), finite, zero, zero)
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
@@ -189,7 +218,7 @@ def _running_cost(
     value = jnp.zeros(())
     if critics is not None:
         estimates = critics(trace.final_state)
-        value = estimates.max() if config.critics == "max" else estimates.min()
+        value = estimates.max() if config.critics_used == "max" else estimates.min()
         value = jnp.where(jnp.isfinite(estimates).all(), value, jnp.nan)
     beyond = jnp.clip(value, 0, safety.cost)
     return jnp.cumsum(discounts * alive * jnp.append(costs, beyond)), value

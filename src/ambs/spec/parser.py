@@ -79,7 +79,7 @@ QUOTED: /"[^"\n]+"/
 def parse_formula(text: str, atoms: Atoms | Iterable[str] | None = None) -> Formula:
     """Read a propositional formula Ψ; with `atoms`, names outside that vocabulary are refused."""
     formula = parse_property(text, atoms)
-    if _speaks_of_future(formula):
+    if speaks_of_future(formula):
         place = re.search(r"(?<!\w)P(?!\w)", text)
         raise _located(text, "expected a formula over atoms, without P [ … ]", place.start() if place else 0)
     return formula
@@ -107,13 +107,22 @@ def parse_property(text: str, atoms: Atoms | Iterable[str] | None = None) -> For
     return formula
 
 
+def parse_path(text: str, atoms: Atoms | Iterable[str] | None = None) -> Path:
+    """Read a path formula such as `!hazard U<=20 goal`: what stands inside P [ … ]."""
+    formula = parse_property(f"P=? [ {text} ]", atoms)
+    if not isinstance(formula, Probability):  # The brackets were closed within.
+        raise FormulaError(f"{text!r} is not one path formula")
+    return formula.path
+
+
 def _asks(formula: Formula) -> bool:
     """Whether there is a `P=?` in it."""
     return (isinstance(formula, Probability) and formula.is_query) or any(map(_asks, formula.children()))
 
 
-def _speaks_of_future(formula: Formula) -> bool:
-    return isinstance(formula, Probability) or any(_speaks_of_future(child) for child in formula.children())
+def speaks_of_future(formula: Formula) -> bool:
+    """Whether there is a P in it."""
+    return isinstance(formula, Probability) or any(speaks_of_future(child) for child in formula.children())
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -43,6 +43,14 @@ class Path(ABC):
         return self._verdicts(labels, atoms, labels.__array_namespace__())
 
     @abstractmethod
+    def bound(self) -> int | None:
+        """Steps after which every trace has settled it; None: there is no such number."""
+
+    @abstractmethod
+    def afterwards(self) -> _Timed:
+        """What must hold from s_1 on, where s_0 does not settle it (expansion laws of Sec. 2.2)."""
+
+    @abstractmethod
     def _verdicts(self, labels: Any, atoms: Atoms, xp: Any) -> Any: ...
 
 
@@ -55,6 +63,14 @@ class Next(Path):
     def states(self) -> tuple[Formula, ...]:
         """The state formulas in it."""
         return (self.operand,)
+
+    def bound(self) -> int | None:
+        """One step."""
+        return 1
+
+    def afterwards(self) -> _Timed:
+        """Φ in s_1: □≤0 Φ."""
+        return Always(self.operand, 0)
 
     def _verdicts(self, labels: Any, atoms: Atoms, xp: Any) -> Any:
         if labels.shape[-2] < 2:
@@ -79,6 +95,26 @@ class _Timed(Path):
     @abstractmethod
     def as_until(self) -> tuple[Formula, Formula, int | None, bool]:
         """(Φ₁, Φ₂, n, negated) such that this is Φ₁ U≤n Φ₂ or its negation (◇ and □ of Sec. 2.2)."""
+
+    def bound(self) -> int | None:
+        """n."""
+        return self.as_until()[2]
+
+    def afterwards(self) -> _Timed:
+        """The same with one step less."""
+        steps = self.bound()
+        if steps == 0:
+            raise FormulaError(f"{self} is settled by the first state")
+        return self if steps is None else replace(self, steps=steps - 1)  # type: ignore[call-arg]  # A field of each.
+
+    def falls(self, labels: Any, atoms: Atoms) -> Any:
+        """Number of the state of s_0 … s_L from which on it is lost, `[...]`; of those that hold it means nothing."""
+        first, second, steps, negated = self.as_until()
+        xp = labels.__array_namespace__()
+        if negated:
+            return _first(second.holds(labels, atoms), xp)
+        last = labels.shape[-2] - 1 if steps is None else min(labels.shape[-2] - 1, steps)
+        return xp.minimum(_first(~first.holds(labels, atoms), xp), last)
 
     def _verdicts(self, labels: Any, atoms: Atoms, xp: Any) -> Any:
         first, second, steps, negated = self.as_until()

@@ -13,15 +13,14 @@ false, so that at the level in force it steps in at no more than so many of the 
 How good labels and foresight are is judged by the actions that were really taken.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from ambs.acting.act import Player
-from ambs.acting.scoring import foresee, of_model
+from ambs.acting.act import Player, in_precision
+from ambs.acting.scoring import foresee, of_shield
 from ambs.config import Config
 from ambs.data import Experience
 from ambs.nn.precision import cast, compute_dtype
@@ -94,13 +93,13 @@ def predict(model: WorldModel, windows: Experience, context: int, key: Key[Array
 
 
 def proposed_risk(player: Player, start: Latent, key: Key[Array, ""], config: Config) -> Float[Array, "windows"]:
-    """1 − p̃ of states `[windows]` as the shield scores them: the task policy proposes, and acts on, in the type in which the
-    shield computes. NaN where a future is not finite: nothing is to be concluded from it."""
+    """1 − p̃ of states `[windows]` as the shield scores them: the task policy proposes, and whoever its kind imagines goes on, in
+    the type in which the shield computes. NaN where a future is not finite: nothing is to be concluded from it."""
     dtype = compute_dtype()
-    imagination = replace(of_model(player, config, dtype=dtype), shield=None)
+    imagination = of_shield(player, config, dtype)
     latent = cast(start, dtype)
     keys = jax.random.split(stream(key, "policy"), latent.features.shape[0])
-    proposed = jax.vmap(imagination.policy)(keys, latent)
+    proposed = jax.vmap(in_precision(player, dtype).actors.task.act)(keys, latent)
     found = foresee(imagination, stream(key, "score"), latent, proposed, SCORED)
     return jnp.where(found.sound == 1, found.risk, jnp.nan)
 

@@ -1,5 +1,6 @@
 """The world model as a whole: encoder, RSSM, decoder, heads; and what the shield and the agent ask of it."""
 
+from dataclasses import fields
 from typing import NamedTuple
 
 import equinox as eqx
@@ -79,6 +80,14 @@ class WorldModel(eqx.Module):
             cost=None if by_labels else head("cost", size.bins, 0.0),
             more={name: head(name, one.outputs(spec)) for name, one in HEADS.items()},
         )
+
+    def for_formula(self, psi: Formula) -> "WorldModel":
+        """The same model, asked about another Ψ over the same atoms."""
+        other = object.__new__(type(self))
+        for part in fields(self):
+            object.__setattr__(other, part.name, getattr(self, part.name))
+        object.__setattr__(other, "spec", self.spec._replace(psi=psi))
+        return other
 
     def reward(self, features: Float[Array, "features"]) -> Float[Array, ""]:
         """r̂ on arriving here."""

@@ -10,8 +10,10 @@ import sys
 import textwrap
 from collections.abc import Iterator
 
+import jax
 import pytest
 
+import ambs.cli.check
 from ambs.cli.main import main
 from ambs.cli.settings import Train
 
@@ -96,6 +98,9 @@ def test_guarantee_as_a_table(capsys):
         (["train", "--dry-run", "--preset", "quickstart", "--psi", "!hazrd"], "unknown atom 'hazrd'"),
         (["train", "--dry-run", "--spec", "P>=0.9 [ G<=30 !lava ]"], "unknown atom 'lava'"),
         (["train", "--env", "PointGaol1"], "unknown environment 'PointGaol1'"),
+        (["train", "--dry-run", "--training.train-ratio", "1e308"], "train_ratio must be at most"),
+        (["play", "CartPole-v1"], "CartPole-v1 has no labels to show"),
+        (["foresight", "nowhere", "--traces", "1000000000"], "--traces must be at most 100000"),
         (["train", "--training.batch", "1000000000"], "a batch of 1000000000 sequences can"),
     ],
 )
@@ -107,6 +112,24 @@ def test_mistakes_get_a_sentence_and_code_2(args, says, capsys):
     assert says in told.err
     assert "Traceback" not in told.err
     assert "Compiling" not in told.out + told.err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 14 TiB"),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Unable to allocate 14 TiB"),
+    ],
+)
+def test_too_little_memory_gets_a_sentence(error, monkeypatch, capsys):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(ambs.cli.check.Check, "run", fail)
+    with pytest.raises(SystemExit) as stop:
+        main(["check", "a"])
+    assert stop.value.code == 70
+    assert capsys.readouterr().err == f"ambs: there is not enough memory ({error})\n"
 
 
 def test_check_explains(capsys):

@@ -47,8 +47,11 @@ class Play:
         path = Path(self.video)
         write = _writer(path)
         from ambs.envs import make
+        from ambs.spec.formula import Atoms
 
         env: Any = make(self.env, render_mode="rgb_array").unwrapped
+        if not isinstance(getattr(env, "atoms", None), Atoms):
+            raise UserError(f"{self.env} has no labels to show; `ambs envs` lists environments that have")
         pictures, reward, cost = record(env, self)
         write(path, pictures, env.metadata.get("render_fps", 30))
         env.close()

@@ -21,6 +21,13 @@ def at_least(settings: Any, least: int | float, *names: str) -> None:
             raise UserError(f"{name} must be at least {least}, got {value}")
 
 
+def at_most(settings: Any, most: int | float, *names: str) -> None:
+    """Refuse fields above `most`; one that is None passes."""
+    for name, value in _values(settings, names):
+        if not value <= most:
+            raise UserError(f"{name} must be at most {most}, got {value}")
+
+
 def above(settings: Any, bound: int | float, *names: str) -> None:
     """Refuse fields that do not exceed `bound`; one that is None passes."""
     for name, value in _values(settings, names):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ambs.config.checks import LARGEST, above, all_finite, at_least, one_of, within
+from ambs.config.checks import LARGEST, above, all_finite, at_least, at_most, one_of, within
 from ambs.config.methods import METHODS, MethodName, PenaltyName
 from ambs.errors import UserError
 from ambs.shield.config import SafetyConfig, ShieldConfig
@@ -170,6 +170,10 @@ class AgentConfig:
         return 0.8 if self.penalty == "plpg" else 1.0
 
 
+MOST_RATIO = 1_000_000
+"""Replayed steps per agent step that anybody could wait for."""
+
+
 @dataclass(frozen=True)
 class TrainingConfig:
     """Data, its reuse, and what is written when."""
@@ -227,6 +231,7 @@ class TrainingConfig:
         at_least(self, 0, "prefill", "shield_from", "checkpoint_every", "max_skipped", "max_faults", "early_frames")
         all_finite(self)
         above(self, 0, "train_ratio", "env_timeout", "early_ratio")
+        at_most(self, MOST_RATIO, "train_ratio", "early_ratio")
         if self.capacity < self.envs * self.length:
             raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
         steps = math.ceil(self.frames / self.action_repeat)

@@ -1,4 +1,4 @@
-"""Build the wheel, install it into fresh environments outside the repository, small, with MuJoCo and with all extras, and try it there.
+"""Build the wheel, install it into fresh environments outside the repository (small, with MuJoCo, with all extras), and try it.
 
 python tools/try_wheel.py [--python python3.11 python3.12 python3.13] [--small]
 

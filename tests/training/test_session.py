@@ -321,6 +321,10 @@ def test_eval_behind_another_shield(runs, capsys):
         main(["eval", path, "--spec", "P>=0.5 [ G<=1 !goal ]"])
     assert stop.value.code == 2
     assert "trained for the formula !hazard" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main(["eval", path, "--labels", "mode", "--shield", "off"])
+    assert stop.value.code == 2
+    assert "change what the shield does, and it is off" in capsys.readouterr().err
 
 
 def test_random_and_backup_policies_can_be_played(runs, capsys):

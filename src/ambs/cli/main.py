@@ -27,6 +27,7 @@ from ambs.cli.report import Report
 from ambs.cli.reproduce import Reproduce
 from ambs.cli.train import WHAT, Resume, parse_train
 from ambs.cli.verify import Verify
+from ambs.cli.words import refuse_empty, refuse_twice
 from ambs.config.checks import one_of
 from ambs.errors import NO_READER, RUN_FAILED, RunError, UserError, one_line
 
@@ -132,10 +133,12 @@ def _open_streams() -> None:
 def _parse(args: list[str]) -> Any:
     if args and not args[0].startswith("-"):
         one_of("the verb", args[0], VERBS)
-    if args[:1] == ["--version"]:
+    if args == ["--version"]:
         return _Version()
+    refuse_empty(args)
     if args[:1] == ["train"]:
         return parse_train(args[1:])
+    refuse_twice(args)
     return tyro.cli(
         Verb,
         prog="ambs",

@@ -8,6 +8,9 @@ from typing import Literal
 
 import tyro
 
+OTHERS = (".pdf", ".svg", ".jpg", ".jpeg", ".gif", ".tex", ".txt", ".xlsx")
+"""Ends of names that promise what is not written."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -58,4 +61,8 @@ class Report:
         for kind in ("html", "md", "png", "csv", "json"):
             if self.format == kind or (self.format is None and self.out.suffix.lower() == f".{kind}"):
                 return self.out, kind
+        if self.out.suffix.lower() in OTHERS:
+            raise UserError(
+                f"a report is html, md, png, csv or json, which --format says, and not {self.out.suffix[1:]}"
+            )
         return self.out, "html"

@@ -240,6 +240,15 @@ class TrainingConfig:
                 f"a batch of {self.batch} sequences can never be filled: {self.frames} frames are {steps} steps"
             )
 
+    def refuse_futile(self) -> None:
+        """Refuse what would end without having learned anything: apart, since such a run, once made, can still be read."""
+        steps = math.ceil(self.frames / self.action_repeat)
+        if self.prefill > steps:
+            raise UserError(
+                f"a prefill of {self.prefill} steps leaves nothing to learn in: {self.frames} frames are {steps} steps; lower "
+                "training.prefill or raise training.frames"
+            )
+
     def updates_due(self, steps: int) -> int:
         """Updates after so many agent steps of play."""
         early = min(steps, self.early_frames // self.action_repeat) if self.early_ratio is not None else 0

@@ -195,6 +195,7 @@ def train(config: Config, out: Path | str = "runs", *, on_metrics: Callable[[Row
     """Train and return the run folder; SIGINT and SIGTERM write a checkpoint first."""
     if not isinstance(config, Config):
         raise UserError(f"train takes settings, such as ambs.resolve('quickstart') gives, not {config!r}")
+    config.training.refuse_futile()
     with stopping() as stop:
         session = start(config, Path(out), observers=[shown_to(on_metrics)] if on_metrics else [], stop=stop)
         if session.trainer.caveat:

@@ -287,7 +287,7 @@ def test_settings_that_were_changed_are_named_by_whoever_reads_them(runs, tmp_pa
 
 def test_eval_prints_json(runs, capsys, tmp_path, monkeypatch):
     """Five episodes, two at a time, for which the agents above have been compiled."""
-    monkeypatch.setattr("ambs.acting.evaluate.LARGEST_BATCH", 2)
+    monkeypatch.setattr("ambs.acting.evaluate.TOGETHER", 2)
     path = str(runs[0].folder.path)
     with pytest.raises(SystemExit) as stop:
         main(["eval", path, "--episodes", "5", "--shield", "paired", "--json", "--record", str(tmp_path / "rec")])

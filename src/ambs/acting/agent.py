@@ -20,8 +20,10 @@ from ambs.acting.worlds import make_envs, worlds_of
 from ambs.agent.behaviour import Behaviour
 from ambs.agent.update import init
 from ambs.config import LARGEST, Config
+from ambs.config.checks import short, whole
 from ambs.config.resolve import changed, from_dict
-from ambs.envs.vector.vector import LabelledVectorEnv
+from ambs.envs.spaces import as_array
+from ambs.envs.vector.vector import MOST_ENVS, LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
 from ambs.shield.rules import Decision, Reason
@@ -32,7 +34,6 @@ from ambs.storage.run_folder import RunFolder
 
 NEUTRAL = {"hold", "leave", "failsafe_after", "traces", "chunk", "label_threshold"}
 """Settings of a shield that leave the level in force what it was calibrated for."""
-LARGEST_BATCH = 1_000_000
 BUSY = "this agent is deciding in another thread at the moment: load one for each thread"
 
 
@@ -63,10 +64,7 @@ class Agent:
         refuse_after_fork()
         if self._lock.locked():
             raise UserError(BUSY)
-        if not isinstance(batch, int | np.integer) or not 1 <= batch <= LARGEST_BATCH:
-            raise UserError(f"batch must be a whole number from 1 to {LARGEST_BATCH}, got {batch}")
-        if not isinstance(seed, int | np.integer) or not 0 <= seed <= LARGEST:
-            raise UserError(f"seed must be a whole number from 0 to {LARGEST}, got {seed}")
+        batch, seed = whole("batch", batch, 1, MOST_ENVS), whole("seed", seed, 0, LARGEST)
         if shield is not None and not isinstance(shield, bool | np.bool_):
             raise UserError(f"shield must be True, False or None, got {shield!r}")
         if policy not in ("task", "backup"):
@@ -100,7 +98,7 @@ class Agent:
 
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""
-        ended = np.asarray(which)
+        ended = as_array("which of the episodes are over", which)
         if ended.dtype != np.bool_ or ended.shape != (self.batch,):
             raise UserError(f"restart takes {self.batch} truth values, got {ended.dtype} of shape {ended.shape}")
         self._first = self._first | ended
@@ -175,6 +173,9 @@ class Agent:
 
     def explain(self, decision: Decision, env: int = 0) -> str:
         """One sentence on the last decision."""
+        if not isinstance(decision, Decision):
+            raise UserError(f"explain takes a decision, such as agent.act gives, got {short(decision)}")
+        env = whole("env", env, 0, len(decision.reason) - 1)
         if self.refused and decision.reason[env] == Reason.NON_FINITE:
             most = self.config.shield.failsafe_after
             failsafe = most is not None and decision.memory.refused[env] > most
@@ -189,7 +190,7 @@ class Agent:
         wanted = (self.batch, len(self.interface.spec.atoms))
         if np.ma.is_masked(labels):
             raise UserError("labels must be known or None, and some of these are masked")
-        known = np.asarray(labels)
+        known = as_array("labels", labels)
         if known.dtype != np.bool_ or known.shape not in (wanted, wanted[1:] if self.batch == 1 else wanted):
             raise UserError(f"labels must be truth values of shape {wanted}, got {known.dtype} of shape {known.shape}")
         return known.reshape(wanted)
@@ -224,10 +225,7 @@ class Agent:
         for part in raw.values():
             if np.ma.is_masked(part):
                 raise UserError("an observation must be whole, and entries of this one are masked")
-            try:
-                array = np.asarray(part)
-            except Exception as error:
-                raise UserError(f"an observation must be an array, got {type(part).__name__}") from error
+            array = as_array("an observation", part)
             if self.batch == 1 and array.shape in wanted.values():
                 array = array[None]
             name, shape = sizes.get(array.ndim - 1, ("", ()))
@@ -270,6 +268,10 @@ def load(
     refuse_after_fork()
     if not isinstance(run, str | Path):
         raise UserError(f"load takes the path of a run folder, got {run!r}")
+    if env is not None and not isinstance(env, str):
+        raise UserError(f"env must be the run's environment as its name or module:factory, got {env!r}")
+    if not callable(say):
+        raise UserError(f"say must be a function that takes a sentence, got {say!r}")
     folder = RunFolder.open(Path(run))
     config = from_dict(folder.config)
     found = checkpoint.load(folder.checkpoints, frames, chunks=False)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ambs.config.checks import LARGEST, above, all_finite, at_least, at_most, one_of, within
+from ambs.config.checks import LARGEST, above, all_finite, at_least, at_most, of_types, one_of, within
 from ambs.config.methods import METHODS, MethodName, PenaltyName
 from ambs.errors import UserError
 from ambs.shield.config import SafetyConfig, ShieldConfig
@@ -85,6 +85,7 @@ class ModelConfig:
     """Norm to which the world model's gradient is clipped."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         one_of("size", self.size, SIZES)
         all_finite(self)
         above(self, 0, "positive_weight", "adam_eps", "clip")
@@ -156,6 +157,7 @@ class AgentConfig:
     """`min`: μ ← min{μ(1+σ), 1}. `max`, the paper's code: μ ← max{μ(1+σ), 1}, with ψ per state."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         all_finite(self)
         at_least(self, 1, "imagination", "imagine_from")
         above(self, 0, "kappa", "adam_eps", "clip", "norm_limit", "backup_norm_limit", "unsafe_weight")
@@ -224,6 +226,7 @@ class TrainingConfig:
     """Log to Weights & Biases too; needs the extra `wandb`."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         at_least(
             self, 1, "frames", "envs", "action_repeat", "batch", "length", "updates_per_call", "capacity", "log_every"
         )
@@ -273,6 +276,7 @@ class CalibrationConfig:
     the Δ that is asked for, the shield accepts more, up to the level that does."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         all_finite(self)
         at_least(self, 0, "every")
         at_least(self, 1, "windows", "context")
@@ -307,6 +311,7 @@ class Config:
     """Worlds, weights, noise: everything."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         all_finite(self)
         at_least(self, 0, "seed")
         taught = METHODS[one_of("method", self.method, METHODS)].penalty

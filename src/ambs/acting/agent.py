@@ -20,12 +20,13 @@ from ambs.acting.worlds import make_envs, worlds_of
 from ambs.agent.behaviour import Behaviour
 from ambs.agent.update import init
 from ambs.config import LARGEST, Config
-from ambs.config.checks import short, whole
+from ambs.config.checks import checked, short, whole
 from ambs.config.resolve import changed, from_dict
 from ambs.envs.spaces import as_array
 from ambs.envs.vector.vector import MOST_ENVS, LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
+from ambs.shield.config import margin
 from ambs.shield.rules import Decision, Reason
 from ambs.storage import checkpoint
 from ambs.storage.arrays import restore
@@ -84,12 +85,9 @@ class Agent:
         config = self.config
         if set(shield) - NEUTRAL:  # The level in force was calibrated for something else.
             config = dataclasses.replace(config, shield=config.shield.as_asked())
-        level, error = shield.get("safety_level"), config.shield.approximation_error
-        if level is not None and "approximation_error" not in shield and isinstance(level, float) and 0 < level < error:
-            shield = {
-                **shield,
-                "approximation_error": round(0.9 * level, 12),
-            }  # As a property that is asked for has it.
+        if "safety_level" in shield and "approximation_error" not in shield:
+            level = checked("shield.safety_level", shield["safety_level"], float)
+            shield = {**shield, "approximation_error": margin(config.shield.approximation_error, level)}
         config = changed(config, {"shield": shield})
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.

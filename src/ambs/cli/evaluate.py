@@ -152,9 +152,6 @@ class Evaluate:
                 raise UserError(f"this agent was trained for the formula {psi}, and cannot be held to {wanted.psi}")
             names = ("safety_level", "approximation_error", "horizon", "rolled")
             changes |= {name: getattr(wanted.shield, name) for name in names}
-            error = config.shield.approximation_error
-            if error < changes["safety_level"]:
-                changes["approximation_error"] = error
         return changes
 
 

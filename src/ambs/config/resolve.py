@@ -12,7 +12,7 @@ from ambs.config.migration import MOVED, completed, migrated
 from ambs.config.presets import PRESETS
 from ambs.config.settings import Config, SafetyConfig
 from ambs.errors import UserError
-from ambs.shield.config import ShieldConfig, paper_semantics
+from ambs.shield.config import ShieldConfig, margin, paper_semantics
 from ambs.spec.parser import parse_formula, parse_property
 from ambs.spec.pctl import Always, Probability
 
@@ -150,7 +150,7 @@ def with_method(config: Config, name: str) -> Config:
 def with_spec(config: Config, text: str) -> Config:
     """Δ, n and Ψ from a property such as `P>=0.9 [ G<=30 !hazard ]`, or Ψ alone from a formula such as `!hazard`.
 
-    All else stays: ε too, unless Δ does not exceed it; then it becomes .9 Δ, the paper's share.
+    All else stays: ε too, unless Δ does not exceed it (`margin`).
     """
     wanted = parse_property(text)
     if not isinstance(wanted, Probability):
@@ -165,7 +165,7 @@ def with_spec(config: Config, text: str) -> Config:
     shield = dataclasses.replace(
         config.shield,
         safety_level=level,
-        approximation_error=error if error < level else round(0.9 * level, 12),
+        approximation_error=margin(error, level),
         horizon=path.steps,
         rolled=steps,
     )

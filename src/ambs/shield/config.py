@@ -196,6 +196,11 @@ class ShieldConfig:
 LEVELS, HIGHEST_LEVEL = 24, 0.98
 
 
+def margin(error: float, level: float) -> float:
+    """The ε that goes with a Δ that is asked for: it stays, unless Δ does not exceed it; then it is .9 Δ, the paper's share."""
+    return error if error < level or not level > 0 else round(0.9 * level, 12)
+
+
 def _check_size(traces: int, chunk: int) -> None:
     """Refuse rules whose table of intervals would take minutes to make, or for ever."""
     if traces > MOST_TRACES or (traces // max(chunk, 1)) * traces > MOST_ENTRIES:

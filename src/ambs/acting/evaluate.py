@@ -114,7 +114,7 @@ def _batch(
         for row in accounts.step(infos, (terminated, truncated), decision, agent.shielded and policy != "random"):
             if row["env"] in live:
                 found[row["env"]] = {**row, "episode": first + row["env"], "world": worlds[row["env"]]}
-        agent.restart(terminated | truncated)
+        agent.restart(infos["fresh"])
         if on_step is not None:
             on_step(first + len(found))
     if watch is not None:

@@ -30,8 +30,8 @@ class Report:
     """Compare at so many frames, leaving out runs that are shorter by over 2 %; None: at the most that half of each method's
     runs have reached."""
     spec: str | None = None
-    """Count violations by this Ψ, e.g. '!hazard', from the labels that runs store; None: by the runs' own, or where they differ
-    by that of the first run shown."""
+    """Count violations by this Ψ, e.g. '!hazard', or by that of a property, from the labels that runs store; None: by the runs'
+    own, or where they differ by that of the first run shown."""
     format: Literal["html", "md", "png", "csv", "json"] | None = None
     """html: a page with curves. md: tables. png: a figure for a paper, return left, violations right. csv: all curves.
     json: everything. None: as the file's name ends, else html."""

@@ -1,4 +1,4 @@
-"""Build the wheel, install it into fresh environments outside the repository, small and with all extras, and try it there.
+"""Build the wheel, install it into fresh environments outside the repository (small, with MuJoCo, with all extras), and try it.
 
 python tools/try_wheel.py [--python python3.11 python3.12 python3.13] [--small]
 
@@ -69,7 +69,7 @@ def try_with(python: str, wheel: Path, home: Path, small: bool) -> bool:
 
 
 def steps(python: str, wheel: Path, home: Path, small: bool) -> Iterator[Step]:
-    """What is done with the wheel, first without extras, then with all."""
+    """What is done with the wheel: first without extras, then with MuJoCo's, then with all."""
     own, ambs = str(home / "venv" / "bin" / "python"), str(home / "venv" / "bin" / "ambs")
     version = wheel.name.split("-")[1]
     yield Step("venv", [python, "-m", "venv", str(home / "venv")])
@@ -85,8 +85,12 @@ def steps(python: str, wheel: Path, home: Path, small: bool) -> Iterator[Step]:
     yield Step("train", [ambs, "train", *TINY.split()], says="Finished")
     if small:
         return
+    verify = [ambs, "verify", "golden", str(ROOT / "tests" / "golden" / "PointGoal1.npz")]
+    yield Step("no MuJoCo", verify, code=2, says="pip install 'ambs[gym]'")
+    yield Step("gym", [own, "-m", "pip", "install", "--quiet", f"{wheel}[gym]"])
+    yield Step("verify", verify)
+    yield Step("still small", [ambs, "demo"], code=2, says="pip install 'ambs[report]'")
     yield Step("all extras", [own, "-m", "pip", "install", "--quiet", f"{wheel}[all]"])
-    yield Step("verify", [ambs, "verify", "golden", str(ROOT / "tests" / "golden" / "PointGoal1.npz")])
     yield Step("demo", [ambs, "demo", "--episodes", "2"], says="demo.png")
     yield Step("doctor", [ambs, "doctor"], says="fit for training")
 

@@ -10,10 +10,13 @@ import sys
 import textwrap
 from collections.abc import Iterator
 
+import jax
 import pytest
 
+import ambs.cli.check
 from ambs.cli.main import main
 from ambs.cli.settings import Train
+from ambs.envs.worlds.point_world import PointWorldEnv
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
@@ -66,6 +69,19 @@ def test_guarantee_as_a_table(capsys):
         assert words in table
 
 
+QUICK = ["train", "--dry-run", "--preset", "quickstart"]
+
+
+def no_battery():
+    """A factory whose environment cannot be started."""
+
+    class Flat(PointWorldEnv):
+        def reset(self, **_):
+            raise RuntimeError("no battery")
+
+    return Flat()
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -96,6 +112,32 @@ def test_guarantee_as_a_table(capsys):
         (["train", "--dry-run", "--preset", "quickstart", "--psi", "!hazrd"], "unknown atom 'hazrd'"),
         (["train", "--dry-run", "--spec", "P>=0.9 [ G<=30 !lava ]"], "unknown atom 'lava'"),
         (["train", "--env", "PointGaol1"], "unknown environment 'PointGaol1'"),
+        (["train", "--dry-run", "--training.train-ratio", "1e308"], "train_ratio must be at most"),
+        (["play", "CartPole-v1"], "CartPole-v1 has no labels to show"),
+        (["foresight", "nowhere", "--traces", "1000000000"], "--traces must be at most 100000"),
+        (["train", "--preset", "quickstart", "--frames", "600"], "a prefill of 800 steps leaves nothing to learn in"),
+        ([*QUICK, "--spec", "hazard | !hazard"], "Ψ = hazard | !hazard holds in every state"),
+        ([*QUICK, "--spec", "hazard & !hazard"], "Ψ = hazard & !hazard fails in every state"),
+        ([*QUICK, "--spec", "true"], "Ψ = true holds in every state: nothing would be unsafe"),
+        ([*QUICK, "--shield.label-threshold", ".5", ".5", ".5"], "label_threshold has 3 entries for 2 atoms"),
+        (
+            [*QUICK, "--env", "tests.cli.test_cli:no_battery"],
+            "cannot start an episode: RuntimeError in a reset: no battery",
+        ),
+        ([*QUICK, "--seed", "1", "--seed", "2"], "--seed is said to be 1 and 2: say it once"),
+        ([*QUICK, "--frames", "9000", "--training.frames", "8000"], "--training.frames is said to be 9000 and 8000"),
+        (["guarantee", "--traces=3", "--traces", "4"], "--traces is said to be 3 and 4: say it once"),
+        (["eval", "nowhere", "--policy", "random", "--shield", "on"], "--policy random acts without a shield"),
+        (["reproduce", "table1", "--methods", "--dry-run"], "--methods names none"),
+        (["reproduce", "table1", "--seeds", "20000", "--dry-run"], "--seeds must be at least 1 and at most 1000"),
+        (["reproduce", "table1", "--out", __file__, "--dry-run"], "--out must be a folder"),
+        (["compare", ""], "compare is given an empty name"),
+        (["inspect", "recorded", "--audit="], "--audit is empty"),
+        (["inspect", "recorded", "--step", "3"], "--step is the step of a figure, and goes with --figure"),
+        (
+            ["report", "runs", "--out", "report.pdf"],
+            "a report is html, md, png, csv or json, which --format says, and not pdf",
+        ),
         (["train", "--training.batch", "1000000000"], "a batch of 1000000000 sequences can"),
     ],
 )
@@ -107,6 +149,24 @@ def test_mistakes_get_a_sentence_and_code_2(args, says, capsys):
     assert says in told.err
     assert "Traceback" not in told.err
     assert "Compiling" not in told.out + told.err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 14 TiB"),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Unable to allocate 14 TiB"),
+    ],
+)
+def test_too_little_memory_gets_a_sentence(error, monkeypatch, capsys):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(ambs.cli.check.Check, "run", fail)
+    with pytest.raises(SystemExit) as stop:
+        main(["check", "a"])
+    assert stop.value.code == 70
+    assert capsys.readouterr().err == f"ambs: there is not enough memory ({error})\n"
 
 
 def test_check_explains(capsys):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -145,6 +146,10 @@ def test_problems_are_told_apart(tmp_path, monkeypatch):
     assert python((3, 10, 2)).state == "problem"
     assert packages(("numpy", "no-such-package")).said == "missing: no-such-package"
     assert disk(tmp_path).state in ("ok", "note")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("file", "loop"):
+        assert disk(tmp_path / name / "runs") == ("disk", "problem", f"{tmp_path / name} is no folder", ANY)
     good = Figures(1.0, 2.0, 3.0, 4.0, finite=True, fails_safe=True)
     for figures, state in (
         (good, "ok"),

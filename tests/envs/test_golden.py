@@ -104,3 +104,28 @@ def test_files_that_are_no_recordings_are_refused(tmp_path):
     np.savez(tmp_path / "other.npz", qpos=np.zeros(3))
     with pytest.raises(UserError, match="has no joint_names"):
         golden.load(tmp_path / "other.npz")
+
+
+def test_arrays_that_do_not_fit_together_are_refused(tmp_path):
+    with np.load(FOLDER / "PointGoal1.npz") as archive:
+        raw = {name: archive[name][:1] if name != "joint_names" else archive[name] for name in archive.files}
+    for name, array, told in (
+        (
+            "layout_hazards",
+            np.zeros(3),
+            r"layout_hazards must be numbers of shape \(1, 0, 2\), .* got float64 of shape \(3,\)",
+        ),
+        ("qpos", raw["qpos"][..., :3], r"qpos must be numbers of shape \(1, 301, 10\)"),
+        ("qvel", raw["qvel"][:, :3], r"qvel must be numbers of shape \(1, 301, 9\)"),
+        ("action", np.array(["x", "y"]), r"action must be numbers .* got <U1"),
+        ("gyro", raw["gyro"].astype(complex), "gyro must be numbers .* got complex128"),
+        ("frame", raw["frame"][..., :1], r"frame must be numbers of shape \(1, 13, 64, 64, 3\)"),
+        ("frame_step", raw["frame_step"] + 300, "frame_step must lie between 0 and 300"),
+    ):
+        np.savez(tmp_path / "one.npz", **{**raw, name: array})
+        with pytest.raises(UserError, match=told):
+            golden.load(tmp_path / "one.npz")
+    del raw["frame_step"]
+    np.savez(tmp_path / "one.npz", **raw)
+    with pytest.raises(UserError, match="it has frames, and no frame_step"):
+        golden.load(tmp_path / "one.npz")

@@ -42,6 +42,8 @@ def test_more_atoms_than_the_formula_needs():
         (lambda *_: {"far": 0.3}, {}, "the label 'far' must be true or false, got 0.3"),
         (lambda *_: [True], {}, "must return a mapping from names to bools or a set of names, got list"),
         (lambda *_: {"near"}, {"atoms": ["near"]}, "unknown atom 'far'"),
+        (lambda *_: {"far"}, {"spec": "far | !far"}, r"Ψ = far \| !far holds in every state"),
+        (lambda *_: {"far"}, {"spec": "false"}, "Ψ = false fails in every state"),
     ],
 )
 def test_mistakes_get_a_sentence(labels, options, message):

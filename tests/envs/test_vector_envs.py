@@ -147,9 +147,12 @@ def test_a_second_camera_looks_back():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: make_vector("PointGoal1", 0), "num_envs must be at least 1, got 0"),
-        (lambda: make_vector("PointGoal1", 2, action_repeat=0), "action_repeat must be at least 1, got 0"),
-        (lambda: make_vector("PointGoal1", 2, max_faults=-1), "max_faults must be at least 0, got -1"),
+        (lambda: make_vector("PointGoal1", 0), "num_envs must be a whole number from 1 to 1000000, got 0"),
+        (
+            lambda: make_vector("PointGoal1", 2, action_repeat=0),
+            "action_repeat must be a whole number of at least 1, got 0",
+        ),
+        (lambda: make_vector("PointGoal1", 2, max_faults=-1), "max_faults must be a whole number of at least 0"),
         (lambda: make_vector("Pong", 2), "unknown environment 'Pong'"),
         (lambda: make_vector("PointGoal1", 2, **QUIET).reset(seed=[1]), "there must be 2 seeds"),
         (lambda: make_vector("PointGoal1", 2, **QUIET).step(np.zeros((2, 2))), "call reset"),

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from ambs.foresight import figures
-from ambs.foresight.figures import Truth, auroc, bootstrap, calibration_error, reliability, share_flagged, truth
+from ambs.foresight.figures import Truth, auroc, bootstrap, calibration_error, cut, reliability, share_above, truth
 
 
 def test_what_happened_after_each_state():
@@ -37,12 +37,16 @@ def test_auroc_with_ties_is_the_u_statistic():
 def test_flagged_at_a_false_alarm_rate():
     """Safe states score 1 … 10 once each: at 10 % only the 10 is flagged, at 15 % half of the nines as well."""
     scores = np.arange(1, 12)
-    safe, wanted = scores <= 10, np.isin(scores, [5, 9, 10, 11])
-    assert share_flagged(scores, safe, wanted, 0.1) == pytest.approx(0.5)
-    assert share_flagged(scores, safe, wanted, 0.15) == pytest.approx(2.5 / 4)
-    assert share_flagged(scores, safe, wanted, 0.0) == pytest.approx(0.25), "nothing safe scores as high as 11"
-    assert share_flagged(scores, safe, wanted, 1.0) == 1.0
-    assert np.isnan(share_flagged(scores, np.zeros(11, bool), wanted, 0.1)), "there are no false alarms to speak of"
+    safe, wanted = scores <= 10, np.flatnonzero(np.isin(scores, [5, 9, 10, 11]))
+
+    def flagged(safe, rate):
+        return share_above(wanted, np.ones(4), *cut(safe.astype(float), rate))
+
+    assert flagged(safe, 0.1) == pytest.approx(0.5)
+    assert flagged(safe, 0.15) == pytest.approx(2.5 / 4)
+    assert flagged(safe, 0.0) == pytest.approx(0.25), "nothing safe scores as high as 11"
+    assert flagged(safe, 1.0) == 1.0
+    assert np.isnan(flagged(np.zeros(11), 0.1)), "there are no false alarms to speak of"
     assert figures.threshold(np.arange(1, 11), 0.1) == 9
 
 

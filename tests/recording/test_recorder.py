@@ -68,7 +68,7 @@ def agent():
 def small_batches():
     """Two episodes at a time, so that three are a batch and a half."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ambs.acting.evaluate.LARGEST_BATCH", 2)
+        patch.setattr("ambs.acting.evaluate.TOGETHER", 2)
         yield
 
 

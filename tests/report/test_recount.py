@@ -35,8 +35,10 @@ def test_violations_are_counted_by_one_formula(tmp_path):
     assert violations(part) == {"AMBS + COPT": [1200.0] * 2, "DreamerV3 + LAG": [1200.0] * 2}
     (sentence,) = part["unlike"]
     assert "counted again by Ψ = !vase & !hazard, that of PointGoal1-v0-lag-s0" in sentence
-    for psi, each in (("!hazard", 800.0), ("!vase", 600.0), ("hazard -> vase", 600.0)):
+    for psi, each in (("!hazard", 800.0), ("P>=0.9 [ G<=30 !vase ]", 600.0), ("hazard -> vase", 600.0)):
         summary = summarise([tmp_path], psi=psi)
+        told = "of P>=0.9 [ G<=30 !vase ] only Ψ = !vase counts here: frames that violate it"
+        assert (told in summary["notes"]) == psi.startswith("P")
         (part,) = summary["environments"]
         assert violations(part) == {"AMBS + COPT": [each] * 2, "DreamerV3 + LAG": [each] * 2}
         assert compared(part) == {"return", "violations", "violations_per_1000"}

@@ -124,7 +124,7 @@ def test_thresholds_that_are_none_override(value):
     """At 2 no label would ever hold. Known beforehand they are refused, computed they override."""
     healthy = problem_with(jnp.array(-1), jnp.array(0.0), jnp.array(1))
     given = (stream(0, "shield"), jnp.zeros((1, 2)), jnp.zeros((1, 2)))
-    with pytest.raises(UserError, match=r"thresholds must lie in \(0, 1\]"):
+    with pytest.raises(UserError, match=r"thresholds must be 2 numbers in \(0, 1\]"):
         dataclasses.replace(healthy, thresholds=jnp.array([0.5, value]))
     decision = with_thresholds(*given, jnp.array([0.5, value]))
     assert decision.reason.tolist() == [Reason.NON_FINITE]

@@ -287,7 +287,7 @@ def test_settings_that_were_changed_are_named_by_whoever_reads_them(runs, tmp_pa
 
 def test_eval_prints_json(runs, capsys, tmp_path, monkeypatch):
     """Five episodes, two at a time, for which the agents above have been compiled."""
-    monkeypatch.setattr("ambs.acting.evaluate.LARGEST_BATCH", 2)
+    monkeypatch.setattr("ambs.acting.evaluate.TOGETHER", 2)
     path = str(runs[0].folder.path)
     with pytest.raises(SystemExit) as stop:
         main(["eval", path, "--episodes", "5", "--shield", "paired", "--json", "--record", str(tmp_path / "rec")])
@@ -321,6 +321,10 @@ def test_eval_behind_another_shield(runs, capsys):
         main(["eval", path, "--spec", "P>=0.5 [ G<=1 !goal ]"])
     assert stop.value.code == 2
     assert "trained for the formula !hazard" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main(["eval", path, "--labels", "mode", "--shield", "off"])
+    assert stop.value.code == 2
+    assert "change what the shield does, and it is off" in capsys.readouterr().err
 
 
 def test_random_and_backup_policies_can_be_played(runs, capsys):

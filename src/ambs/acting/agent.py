@@ -20,10 +20,13 @@ from ambs.acting.worlds import make_envs, worlds_of
 from ambs.agent.behaviour import Behaviour
 from ambs.agent.update import init
 from ambs.config import LARGEST, Config
+from ambs.config.checks import checked, short, whole
 from ambs.config.resolve import changed, from_dict, with_spec
-from ambs.envs.vector.vector import LabelledVectorEnv
+from ambs.envs.spaces import as_array
+from ambs.envs.vector.vector import MOST_ENVS, LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
+from ambs.shield.config import margin
 from ambs.shield.rules import Decision, Reason
 from ambs.spec.formula import Formula, bracketed
 from ambs.spec.parser import parse_formula
@@ -34,7 +37,6 @@ from ambs.storage.run_folder import RunFolder
 
 NEUTRAL = {"hold", "leave", "failsafe_after", "traces", "chunk", "label_threshold"}
 """Settings of a shield that leave the level in force what it was calibrated for."""
-LARGEST_BATCH = 1_000_000
 BUSY = "this agent is deciding in another thread at the moment: load one for each thread"
 
 
@@ -65,10 +67,7 @@ class Agent:
         refuse_after_fork()
         if self._lock.locked():
             raise UserError(BUSY)
-        if not isinstance(batch, int | np.integer) or not 1 <= batch <= LARGEST_BATCH:
-            raise UserError(f"batch must be a whole number from 1 to {LARGEST_BATCH}, got {batch}")
-        if not isinstance(seed, int | np.integer) or not 0 <= seed <= LARGEST:
-            raise UserError(f"seed must be a whole number from 0 to {LARGEST}, got {seed}")
+        batch, seed = whole("batch", batch, 1, MOST_ENVS), whole("seed", seed, 0, LARGEST)
         if shield is not None and not isinstance(shield, bool | np.bool_):
             raise UserError(f"shield must be True, False or None, got {shield!r}")
         if policy not in ("task", "backup"):
@@ -88,12 +87,9 @@ class Agent:
         config = self.config
         if set(shield) - NEUTRAL:  # The level in force was calibrated for something else.
             config = dataclasses.replace(config, shield=config.shield.as_asked())
-        level, error = shield.get("safety_level"), config.shield.approximation_error
-        if level is not None and "approximation_error" not in shield and isinstance(level, float) and 0 < level < error:
-            shield = {
-                **shield,
-                "approximation_error": round(0.9 * level, 12),
-            }  # As a property that is asked for has it.
+        if "safety_level" in shield and "approximation_error" not in shield:
+            level = checked("shield.safety_level", shield["safety_level"], float)
+            shield = {**shield, "approximation_error": margin(config.shield.approximation_error, level)}
         config = changed(config, {"shield": shield})
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.
@@ -134,7 +130,7 @@ class Agent:
 
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""
-        ended = np.asarray(which)
+        ended = as_array("which of the episodes are over", which)
         if ended.dtype != np.bool_ or ended.shape != (self.batch,):
             raise UserError(f"restart takes {self.batch} truth values, got {ended.dtype} of shape {ended.shape}")
         self._first = self._first | ended
@@ -209,6 +205,9 @@ class Agent:
 
     def explain(self, decision: Decision, env: int = 0) -> str:
         """One sentence on the last decision."""
+        if not isinstance(decision, Decision):
+            raise UserError(f"explain takes a decision, such as agent.act gives, got {short(decision)}")
+        env = whole("env", env, 0, len(decision.reason) - 1)
         if self.refused and decision.reason[env] == Reason.NON_FINITE:
             most = self.config.shield.failsafe_after
             failsafe = most is not None and decision.memory.refused[env] > most
@@ -223,7 +222,7 @@ class Agent:
         wanted = (self.batch, len(self.interface.spec.atoms))
         if np.ma.is_masked(labels):
             raise UserError("labels must be known or None, and some of these are masked")
-        known = np.asarray(labels)
+        known = as_array("labels", labels)
         if known.dtype != np.bool_ or known.shape not in (wanted, wanted[1:] if self.batch == 1 else wanted):
             raise UserError(f"labels must be truth values of shape {wanted}, got {known.dtype} of shape {known.shape}")
         return known.reshape(wanted)
@@ -258,10 +257,7 @@ class Agent:
         for part in raw.values():
             if np.ma.is_masked(part):
                 raise UserError("an observation must be whole, and entries of this one are masked")
-            try:
-                array = np.asarray(part)
-            except Exception as error:
-                raise UserError(f"an observation must be an array, got {type(part).__name__}") from error
+            array = as_array("an observation", part)
             if self.batch == 1 and array.shape in wanted.values():
                 array = array[None]
             name, shape = sizes.get(array.ndim - 1, ("", ()))
@@ -311,6 +307,10 @@ def load(
     refuse_after_fork()
     if not isinstance(run, str | Path):
         raise UserError(f"load takes the path of a run folder, got {run!r}")
+    if env is not None and not isinstance(env, str):
+        raise UserError(f"env must be the run's environment as its name or module:factory, got {env!r}")
+    if not callable(say):
+        raise UserError(f"say must be a function that takes a sentence, got {say!r}")
     folder = RunFolder.open(Path(run))
     config = from_dict(folder.config)
     found = checkpoint.load(folder.checkpoints, frames, chunks=False)

@@ -9,6 +9,7 @@ import numpy as np
 from ambs.acting.accounting import Accounts
 from ambs.acting.adapter import interface
 from ambs.acting.agent import Agent
+from ambs.config.checks import whole
 from ambs.errors import UserError
 from ambs.shield.rules import Decision
 from ambs.statistics import bootstrap_interval, mean_interval, share_interval
@@ -16,7 +17,8 @@ from ambs.streams import stream
 
 Side = Literal["on", "off"]
 Policy = Literal["task", "backup", "random"]
-LARGEST_BATCH = 8
+TOGETHER = 8
+"""Episodes that are played at once."""
 
 
 @runtime_checkable
@@ -50,10 +52,9 @@ def evaluate(
     Worlds and noise depend on the numbers (and noise on how many play at once, `batch`) alone, so that two evaluations meet
     the same ones.
     """
-    if episodes < 1:
-        raise UserError(f"episodes must be at least 1, got {episodes}")
+    episodes = whole("episodes", episodes, 1)
     rows: list[dict[str, Any]] = []
-    size, end = min(episodes, batch or LARGEST_BATCH), begin + episodes
+    size, end = min(episodes, batch or TOGETHER), begin + episodes
     envs = agent.worlds(size)
     try:
         _refuse_another_world(agent, envs)
@@ -113,7 +114,7 @@ def _batch(
         for row in accounts.step(infos, (terminated, truncated), decision, agent.shielded and policy != "random"):
             if row["env"] in live:
                 found[row["env"]] = {**row, "episode": first + row["env"], "world": worlds[row["env"]]}
-        agent.restart(terminated | truncated)
+        agent.restart(infos["fresh"])
         if on_step is not None:
             on_step(first + len(found))
     if watch is not None:

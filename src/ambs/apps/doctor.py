@@ -148,7 +148,9 @@ def opengl() -> Finding:
 
 def disk(folder: Path) -> Finding:
     """Free space where runs go, and whether they may go there."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        return Finding("disk", "problem", f"{there} is no folder", "choose another folder with --out")
     free = shutil.disk_usage(there).free / 1e9
     said = f"{free:.1f} GB free for {folder.absolute()}"
     if not os.access(there, os.W_OK):

@@ -19,6 +19,7 @@ from ambs.agent.update import Learned, init
 from ambs.config import Config
 from ambs.config.resolve import resolve
 from ambs.data import Experience
+from ambs.nn.compiling import quick_options
 from ambs.nn.precision import compute_dtype
 from ambs.shield.rules import Decision, Reason
 from ambs.spec import Atoms, parse_formula
@@ -27,8 +28,6 @@ from ambs.world_model.model import WorldSpec
 from ambs.world_model.vision import ObservationSpec
 
 ENVS, VECTOR, ACTIONS = 8, 16, 2
-QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""Compiles in a third of the time; known to CPUs only."""
 
 
 class Figures(NamedTuple):
@@ -90,7 +89,7 @@ def _made_up(shapes: Any) -> Any:
 
 def _compiled(aside: ThreadPoolExecutor, function: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
     """`begin(*arguments)` traces at once, compiles in the other thread, and returns how to get at the result."""
-    options: dict[str, Any] = QUICK if jax.default_backend() == "cpu" else {}
+    options = quick_options()
 
     def begin(*arguments: Any) -> Callable[[], Any]:
         traced = jax.jit(function).lower(*arguments)

@@ -28,8 +28,8 @@ class Compare:
     """Compare at so many frames, leaving out runs that are shorter by over 2 %; None: at the most that half of each method's
     runs have reached."""
     spec: str | None = None
-    """Count violations by this Ψ, e.g. '!hazard', from the labels that runs store; None: by the runs' own, or where they differ
-    by that of the first run shown."""
+    """Count violations by this Ψ, e.g. '!hazard', or by that of a property, from the labels that runs store; None: by the runs'
+    own, or where they differ by that of the first run shown."""
     json: bool = False
     """Print one JSON object instead of tables."""
 

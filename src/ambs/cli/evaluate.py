@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import tyro
 
+from ambs.errors import UserError
+
 
 @dataclass(frozen=True)
 class Evaluate:
@@ -58,13 +60,14 @@ class Evaluate:
         """Play and report."""
         from ambs.cli.train import prepare_device
         from ambs.config.resolve import from_dict
-        from ambs.errors import UserError
         from ambs.storage.run_folder import RunFolder
 
         if self.episodes < 1 or self.seed < 0:
             raise UserError("--episodes must be at least 1 and --seed at least 0")
         if self.examine is not None and (self.record is None or (self.examine != "all" and self.examine < 1)):
             raise UserError("--examine must be `all` or a number from 1 on, and goes with --record")
+        if self.policy == "random" and self.shield in ("on", "paired"):
+            raise UserError(f"--policy random acts without a shield: leave out --shield {self.shield}")
         prepare_device("auto", from_dict(RunFolder.open(self.run_folder).config).model.size)
         result = self._play()
         if self.json:
@@ -87,9 +90,15 @@ class Evaluate:
         from ambs.recording.recorder import Recorder
 
         agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
-        agent = agent if self.spec is None else agent.held_to(self.spec, tell)
         wanted = {"labels": self.labels, "kind": self.shield_kind}
         changes = {name: value for name, value in wanted.items() if value is not None}
+        trained = "on" if agent.config.shielded and self.policy != "random" else "off"
+        shield = trained if self.shield == "as-trained" else self.shield
+        if (changes or self.spec is not None) and shield == "off":
+            raise UserError(
+                "--spec, --labels and --shield-kind change the shield, and it is off: say --shield on, or leave them out"
+            )
+        agent = agent if self.spec is None else agent.held_to(self.spec, tell)
         agent = agent.behind(**changes) if changes else agent
         console = Console(stderr=True)
         bar = Progress(console=console, transient=True) if console.is_terminal and not self.json else None
@@ -98,8 +107,6 @@ class Evaluate:
             if bar is not None:
                 task = bar.add_task("playing", total=self.episodes)
                 common["on_step"] = lambda done: bar.update(task, completed=done)
-            trained = "on" if agent.config.shielded else "off"
-            shield = trained if self.shield == "as-trained" else self.shield
             facts = {"run": str(self.run_folder), "policy": self.policy, "seed": self.seed, "shield": shield}
             facts |= {"spec": agent.asked} if self.spec is not None else {}
             facts |= {"changed": changes} if changes else {}
@@ -124,7 +131,6 @@ class Evaluate:
 
     def _foresight(self) -> dict[str, Any] | None:
         """What recordings are told of this run's foresight, or None; what cannot be read gets a sentence."""
-        from ambs.errors import UserError
         from ambs.report.foresight import brief, read_foresight
 
         try:

@@ -49,6 +49,7 @@ class Foresight:
         from ambs.cli.train import prepare_device
         from ambs.config.resolve import from_dict
         from ambs.errors import UserError
+        from ambs.shield.config import MOST_TRACES
         from ambs.storage.files import finite, to_json, write_atomic
         from ambs.storage.run_folder import RunFolder
 
@@ -56,6 +57,8 @@ class Foresight:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"--{name} must be at least {least}, got {value}")
+        if self.traces > MOST_TRACES:
+            raise UserError(f"--traces must be at most {MOST_TRACES}, got {self.traces}")
         prepare_device("auto", from_dict(RunFolder.open(self.run_folder).config).model.size)
         result = finite({"run": str(self.run_folder), **self._measure()})
         path = self.run_folder / "foresight.json"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from ambs.errors import UserError
+
 if TYPE_CHECKING:
     from ambs.inspector.write import Glance
 
@@ -41,6 +43,8 @@ class Inspect:
         from ambs.inspector import write
         from ambs.inspector.recording import find
 
+        if self.step is not None and self.figure is None:
+            raise UserError("--step is the step of a figure, and goes with --figure")
         glances, notes = write.look_through(self._chosen(find(self.recorded)))
         for sentence in notes:
             print(f"note: {sentence}")
@@ -55,8 +59,6 @@ class Inspect:
         return 0
 
     def _chosen(self, paths: list[Path]) -> list[Path]:
-        from ambs.errors import UserError
-
         if self.episode is None:
             return paths
         chosen = [path for path in paths if path.stem == self.episode]

@@ -27,8 +27,9 @@ from ambs.cli.report import Report
 from ambs.cli.reproduce import Reproduce
 from ambs.cli.train import WHAT, Resume, parse_train
 from ambs.cli.verify import Verify
+from ambs.cli.words import refuse_empty, refuse_twice
 from ambs.config.checks import one_of
-from ambs.errors import NO_READER, RUN_FAILED, RunError, UserError
+from ambs.errors import NO_READER, RUN_FAILED, RunError, UserError, one_line
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,21 @@ def _run(args: list[str]) -> int:
     except OSError as error:
         print(f"ambs: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
         return 2
-    except MemoryError as error:
-        print(f"ambs: there is not enough memory{f' ({error})' if str(error) else ''}", file=sys.stderr)
+    except Exception as error:
+        if not _out_of_memory(error):
+            raise
+        told = one_line(error)
+        print(f"ambs: there is not enough memory{f' ({told})' if told else ''}", file=sys.stderr)
         return RUN_FAILED
     except KeyboardInterrupt:
         print("\nambs: stopped", file=sys.stderr)
         return 130
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether this machine, or the device that JAX uses (whose errors are told by name: it need not be there), lacks memory."""
+    of_device = type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error)
+    return isinstance(error, MemoryError) or of_device
 
 
 def _open_streams() -> None:
@@ -123,10 +133,12 @@ def _open_streams() -> None:
 def _parse(args: list[str]) -> Any:
     if args and not args[0].startswith("-"):
         one_of("the verb", args[0], VERBS)
-    if args[:1] == ["--version"]:
+    if args == ["--version"]:
         return _Version()
+    refuse_empty(args)
     if args[:1] == ["train"]:
         return parse_train(args[1:])
+    refuse_twice(args)
     return tyro.cli(
         Verb,
         prog="ambs",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 STRIP = 28
 """Height of the strip of labels under each picture, pixels."""
+MOST_PIXELS = 4096
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,16 @@ class Play:
             raise UserError(f"steps must be at least 1, got {self.steps}")
         if self.seed < 0:
             raise UserError(f"seed must be at least 0, got {self.seed}")
-        if self.size < 32:
-            raise UserError(f"size must be at least 32 pixels, got {self.size}")
+        if not 32 <= self.size <= MOST_PIXELS:
+            raise UserError(f"size must be at least 32 pixels and at most {MOST_PIXELS}, got {self.size}")
         path = Path(self.video)
         write = _writer(path)
         from ambs.envs import make
+        from ambs.spec.formula import Atoms
 
         env: Any = make(self.env, render_mode="rgb_array").unwrapped
+        if not isinstance(getattr(env, "atoms", None), Atoms):
+            raise UserError(f"{self.env} has no labels to show; `ambs envs` lists environments that have")
         pictures, reward, cost = record(env, self)
         write(path, pictures, env.metadata.get("render_fps", 30))
         env.close()

@@ -8,6 +8,9 @@ from typing import Literal
 
 import tyro
 
+OTHERS = (".pdf", ".svg", ".jpg", ".jpeg", ".gif", ".tex", ".txt", ".xlsx")
+"""Ends of names that promise what is not written."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -27,8 +30,8 @@ class Report:
     """Compare at so many frames, leaving out runs that are shorter by over 2 %; None: at the most that half of each method's
     runs have reached."""
     spec: str | None = None
-    """Count violations by this Ψ, e.g. '!hazard', from the labels that runs store; None: by the runs' own, or where they differ
-    by that of the first run shown."""
+    """Count violations by this Ψ, e.g. '!hazard', or by that of a property, from the labels that runs store; None: by the runs'
+    own, or where they differ by that of the first run shown."""
     format: Literal["html", "md", "png", "csv", "json"] | None = None
     """html: a page with curves. md: tables. png: a figure for a paper, return left, violations right. csv: all curves.
     json: everything. None: as the file's name ends, else html."""
@@ -58,4 +61,8 @@ class Report:
         for kind in ("html", "md", "png", "csv", "json"):
             if self.format == kind or (self.format is None and self.out.suffix.lower() == f".{kind}"):
                 return self.out, kind
+        if self.out.suffix.lower() in OTHERS:
+            raise UserError(
+                f"a report is html, md, png, csv or json, which --format says, and not {self.out.suffix[1:]}"
+            )
         return self.out, "html"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from ambs.errors import UserError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -37,10 +39,10 @@ class Reproduce:
     a day or two on one GPU. tiny: PointWorld for a few hundred steps, to try the command itself."""
     seeds: int | None = None
     """Seeds of each method; None: the scale's."""
-    methods: tuple[str, ...] = ()
-    """Only these of its methods: names that `ambs train --method` knows, and lag-max."""
-    tasks: tuple[str, ...] = ()
-    """Only these of its tasks."""
+    methods: tuple[str, ...] | None = None
+    """Only these of its methods: names that `ambs train --method` knows, and lag-max; None: all."""
+    tasks: tuple[str, ...] | None = None
+    """Only these of its tasks; None: all."""
     semantics: Literal["corrected", "paper"] = "corrected"
     """The paper with its slips repaired, or what its code did."""
     out: Path | None = None
@@ -56,7 +58,6 @@ class Reproduce:
         """List, run, draw."""
         from rich.console import Console
 
-        from ambs.errors import UserError
         from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
         from ambs.reproduce.render import render
         from ambs.reproduce.running import Plan
@@ -64,9 +65,13 @@ class Reproduce:
 
         if self.parallel < 1:
             raise UserError(f"--parallel must be at least 1, got {self.parallel}")
+        for name in ("methods", "tasks"):
+            if getattr(self, name) == ():
+                raise UserError(f"--{name} names none: name at least one, or leave it out for all")
         comparison, scale = COMPARISONS[self.what], SCALES[self.scale]
         chosen = cells(
-            panels(comparison, scale, self.methods, self.tasks), scale.seeds if self.seeds is None else self.seeds
+            panels(comparison, scale, self.methods or (), self.tasks or ()),
+            scale.seeds if self.seeds is None else self.seeds,
         )
         plan = Plan(self._out(), scale, self.semantics, self.device, self.parallel)
         found = [find_run(cell, plan.out, scale, self.semantics) for cell in chosen]
@@ -84,6 +89,8 @@ class Reproduce:
 
     def _out(self) -> Path:
         if self.out is not None:
+            if self.out.exists() and not self.out.is_dir():
+                raise UserError(f"--out must be a folder, and {self.out} is a file")
             return self.out
         return Path("runs") / (f"reproduce-{self.scale}" + ("-paper" if self.semantics == "paper" else ""))
 

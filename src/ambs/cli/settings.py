@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import tyro
 
@@ -36,15 +36,16 @@ class Train:
     out: Path = Path("runs")
     """Folder in which the run folder is made."""
     dry_run: bool = False
-    """Check the settings, with one environment that is made and thrown away, print them as JSON, and train nothing."""
+    """Check the settings, with one environment that starts an episode and is thrown away, print them as JSON, train nothing."""
     settings: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
 
     def run(self) -> int:
         """Train, with a display."""
+        self.settings.training.refuse_futile()
         if self.dry_run:
-            from ambs.acting.worlds import make_envs
+            from ambs.acting.rehearsal import rehearse
 
-            make_envs(self.settings, 1, learning=True).close()
+            rehearse(self.settings)
             print(json.dumps(asdict(self.settings), indent=1))
             return 0
 
@@ -55,3 +56,14 @@ class Train:
             return start(self.settings, self.out, command=["ambs", *sys.argv[1:]], **hooks)
 
         return watch(begin)
+
+
+def flag_aliases(settings: type[Config]) -> dict[str, str]:
+    """Short names of flags, and what each stands for: `--frames` for `--training.frames`."""
+    found: dict[str, str] = {}
+    for group in fields(settings):
+        if is_dataclass(group.default_factory):
+            for name, hint in get_type_hints(group.default_factory, include_extras=True).items():
+                for alias in (word for told in get_args(hint)[1:] for word in getattr(told, "aliases", None) or ()):
+                    found[alias] = f"--{group.name}.{name.replace('_', '-')}"
+    return found

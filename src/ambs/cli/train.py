@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from ambs.cli.words import refuse_twice
 from ambs.errors import STOPPED, UserError
 
 if TYPE_CHECKING:
@@ -60,12 +61,13 @@ class Resume:
 
 def parse_train(args: list[str]) -> Train:
     """The `train` verb's settings; flags that change the defaults of others are read first."""
-    from ambs.cli.settings import Train
+    from ambs.cli.settings import Train, flag_aliases
     from ambs.config import PRESETS, Config
     from ambs.config.migration import migrated_flags
     from ambs.config.resolve import resolve
 
     args = _renamed(migrated_flags(args))
+    refuse_twice(args, flag_aliases(Config))
     known = _early(args)
     file = known.pop("config", None)
     preset = known.pop("preset", "default")
@@ -106,18 +108,15 @@ def _renamed(args: list[str]) -> list[str]:
 
 
 def _early(args: list[str]) -> dict[str, str]:
-    """The flags that change the defaults of others, by name; what is said twice must be the same."""
+    """The flags that change the defaults of others, by name."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("--preset", "--semantics", "--method", "--spec", "--shield", "--config"):
-        first.add_argument(name, action="append")
+        first.add_argument(name)
     try:
         told, _ = first.parse_known_args(args)
     except argparse.ArgumentError:
         return {}  # tyro tells what is wrong.
-    for name, values in vars(told).items():
-        if values is not None and len(set(values)) > 1:
-            raise UserError(f"--{name} is said to be {' and '.join(values)}: say it once")
-    return {name: values[0] for name, values in vars(told).items() if values is not None}
+    return {name: value for name, value in vars(told).items() if value is not None}
 
 
 def _refuse_factories(changes: dict[str, Any], args: list[str]) -> None:

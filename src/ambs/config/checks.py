@@ -1,9 +1,13 @@
-"""Ranges of settings, each refused in one sentence that names the field, the value and what would be right."""
+"""Types and ranges of settings, each refused in one sentence that names the field, the value and what would be right."""
 
 import difflib
 import math
+import numbers
+import reprlib
+import types
+import typing
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import tyro
@@ -14,11 +18,75 @@ LARGEST = 2**53
 """Of whole numbers: beyond it JSON and floats no longer tell them apart."""
 
 
+def of_types(settings: Any) -> None:
+    """Refuse fields that are not of their annotated types; whole numbers become real ones, and lists tuples, where those are."""
+    for name, hint in types_of(type(settings)).items():
+        object.__setattr__(settings, name, checked(name, getattr(settings, name), hint))
+
+
+def types_of(settings: type) -> dict[str, Any]:
+    """The annotated types of a class of settings."""
+    return typing.get_type_hints(settings)
+
+
+def checked(name: str, value: Any, hint: Any) -> Any:
+    """The value, if it is of the wanted kind; whole numbers pass as real ones and lists as tuples."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        for option in options:
+            try:
+                return checked(name, value, option)
+            except UserError:
+                continue
+    elif origin is typing.Literal:
+        if _is_among(value, options):
+            return value
+    elif origin is tuple:
+        if isinstance(value, (list, tuple)):
+            return tuple(checked(name, item, options[0]) for item in value)
+    elif hint is float:
+        if isinstance(value, numbers.Real) and not isinstance(value, bool):
+            try:
+                return float(value)
+            except OverflowError:
+                raise UserError(f"{name} must be a number that is not so large, got {short(value)}") from None
+    elif hint is int:
+        if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            return int(value)
+    elif hint is type(None):
+        if value is None:
+            return None
+    elif isinstance(value, hint):
+        return value
+    raise UserError(f"{name} must be {_words(hint)}, got {short(value)}")
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """A whole number within bounds."""
+    number = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
+    if number is None or not least <= number <= (LARGEST if most is None else most):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise UserError(f"{name} must be a whole number {bounds}, got {short(value)}")
+    return number
+
+
+def short(value: Any) -> str:
+    """A value as a sentence can quote it."""
+    return reprlib.repr(value) if isinstance(value, (str, list, tuple, dict)) else repr(value)[:60]
+
+
 def at_least(settings: Any, least: int | float, *names: str) -> None:
     """Refuse fields below `least`; one that is None passes."""
     for name, value in _values(settings, names):
         if not value >= least:
             raise UserError(f"{name} must be at least {least}, got {value}")
+
+
+def at_most(settings: Any, most: int | float, *names: str) -> None:
+    """Refuse fields above `most`; one that is None passes."""
+    for name, value in _values(settings, names):
+        if not value <= most:
+            raise UserError(f"{name} must be at most {most}, got {value}")
 
 
 def above(settings: Any, bound: int | float, *names: str) -> None:
@@ -41,7 +109,7 @@ def within(settings: Any, interval: str, *names: str) -> None:
 def one_of(name: str, value: Any, choices: Iterable[Any]) -> Any:
     """The value, if it is one of these; else the nearest is suggested."""
     known = tuple(choices)
-    if value in known:
+    if _is_among(value, known):
         return value
     words = [choice for choice in known if isinstance(choice, str)]
     near = difflib.get_close_matches(value, words, n=1, cutoff=0.4) if isinstance(value, str) else []
@@ -74,3 +142,20 @@ def all_finite(settings: Any) -> None:
 def _values(settings: Any, names: Iterable[str]) -> list[tuple[str, Any]]:
     found = [(name, getattr(settings, name)) for name in names]
     return [(name, value) for name, value in found if value is not None]
+
+
+def _is_among(value: Any, known: tuple[Any, ...]) -> bool:
+    """Whether it is one of these names; arrays, say, cannot be compared with them."""
+    return any(value is one or (isinstance(value, str | int) and value == one) for one in known)
+
+
+def _words(hint: Any) -> str:
+    options = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return f"one of {', '.join(map(str, options))}"
+    if options and typing.get_origin(hint) is not tuple:
+        return " or ".join(_words(option) for option in options)
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    return (
+        f"a {hint.__name__}" if isinstance(hint, type) and is_dataclass(hint) else names.get(hint, "a list of numbers")
+    )

@@ -2,19 +2,17 @@
 
 import dataclasses
 import difflib
-import reprlib
-import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ambs.config.checks import one_of
+from ambs.config.checks import checked, one_of, short, types_of
 from ambs.config.methods import METHODS
 from ambs.config.migration import MOVED, completed, migrated
 from ambs.config.presets import PRESETS
 from ambs.config.settings import Config, SafetyConfig
 from ambs.errors import UserError
-from ambs.shield.config import ShieldConfig, paper_semantics
+from ambs.shield.config import ShieldConfig, margin, paper_semantics
 from ambs.spec.formula import Atoms
 from ambs.spec.parser import parse_formula, parse_property
 from ambs.spec.pctl import Always, Path, Probability, Until
@@ -39,7 +37,11 @@ def resolve(
     A method or semantics in `changes` is applied as such, with all that belongs to it; what contradicts it is refused. `say` is
     told, in a sentence, where `spec` changes what it does not name.
     """
-    changes = changes or {}
+    changes = {} if changes is None else changes
+    if not isinstance(changes, Mapping):
+        raise UserError(f"changes must be a mapping of settings, such as {{'seed': 3}}, got {short(changes)}")
+    if say is not None and not callable(say):
+        raise UserError(f"say must be a function that takes a sentence, got {short(say)}")
     config = PRESETS[one_of("preset", preset, PRESETS)]()
     if _agreed("semantics", semantics, changes, SEMANTICS, config.semantics) == "paper":
         config = with_paper_semantics(config)
@@ -50,6 +52,8 @@ def resolve(
         config = changed(config, {"shielded": one_of("shield", shield, ("on", "off")) == "on"})
     _refuse_contradictions(config, changes)
     found = changed(config, migrated(changes))
+    if found.psi is not None:
+        parse_formula(found.psi)
     if spec is None:
         return found
     asked = with_spec(found, spec)
@@ -81,11 +85,11 @@ def _refuse_contradictions(config: Config, changes: Mapping[str, Any]) -> None:
     shield = changes.get("shield")
     there = shield.get("semantics", config.semantics) if isinstance(shield, Mapping) else config.semantics
     if there != config.semantics:
-        raise UserError(f"semantics is {config.semantics}, but shield.semantics is {_short(there)}")
+        raise UserError(f"semantics is {config.semantics}, but shield.semantics is {short(there)}")
     for old, new in MOVED.items():
         values = [value for value in (_value(changes, old), _value(changes, new)) if value is not None]
         if len(values) == 2 and values[0] != values[1]:
-            raise UserError(f"{new} is {_short(values[1])}, but {old}, its earlier name, is {_short(values[0])}")
+            raise UserError(f"{new} is {short(values[1])}, but {old}, its earlier name, is {short(values[0])}")
     wanted = changes.get("shielded", config.shielded)
     if isinstance(wanted, bool) and wanted != config.shielded:
         usual, other = ("on", "off") if config.shielded else ("off", "on")
@@ -147,8 +151,8 @@ def with_method(config: Config, name: str) -> Config:
 def with_spec(config: Config, text: str, atoms: Atoms | None = None, *, any_path: bool = False) -> Config:
     """Δ, n and Ψ from a property such as `P>=0.9 [ G<=30 !hazard ]`, or Ψ alone from a formula such as `!hazard`.
 
-    All else stays: ε too, unless Δ does not exceed it; then it becomes .9 Δ, the paper's share. With `any_path`, other bounded
-    path formulas than G are taken, too: for a shield, not for learning, which needs a Ψ. With `atoms`, others are refused.
+    All else stays: ε too, unless Δ does not exceed it (`margin`). With `any_path`, other bounded path formulas than G are taken,
+    too: for a shield, not for learning, which needs a Ψ. With `atoms`, others are refused.
     """
     wanted = parse_property(text, atoms)
     if not isinstance(wanted, Probability):
@@ -163,7 +167,7 @@ def with_spec(config: Config, text: str, atoms: Atoms | None = None, *, any_path
     shield = dataclasses.replace(
         _over(config.shield, path),
         safety_level=level,
-        approximation_error=error if error < level else round(0.9 * level, 12),
+        approximation_error=margin(error, level),
     )
     return dataclasses.replace(config, shield=shield, psi=_counted(path) or config.psi)
 
@@ -201,62 +205,18 @@ def from_dict(data: Mapping[str, Any]) -> Config:
 
 def changed(config: Any, changes: Mapping[str, Any], where: str = "") -> Any:
     """A copy with some fields, nested ones too, set to other values; unknown names and wrong types are refused."""
-    hints = typing.get_type_hints(type(config))
+    hints = types_of(type(config))
     values = {}
     for name, value in changes.items():
         if name not in hints:
-            near = difflib.get_close_matches(name, hints, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name, hints, n=1, cutoff=0.5) if isinstance(name, str) else []
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UserError(f"unknown setting {where + name!r}{hint}")
+            raise UserError(f"unknown setting {f'{where}{name}'!r}{hint}")
         old = getattr(config, name)
         if dataclasses.is_dataclass(old):
             if not isinstance(value, Mapping):
-                raise UserError(f"{where + name} must be a group of settings, got {_short(value)}")
+                raise UserError(f"{where}{name} must be a group of settings, got {short(value)}")
             values[name] = changed(old, value, f"{where}{name}.")
         else:
-            values[name] = _checked(where + name, value, hints[name])
+            values[name] = checked(where + name, value, hints[name])
     return dataclasses.replace(config, **values)
-
-
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """The value, if it is of the wanted kind; whole numbers pass as real ones and lists as tuples."""
-    origin, options = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        for option in options:
-            try:
-                return _checked(name, value, option)
-            except UserError:
-                continue
-    elif origin is typing.Literal:
-        if value in options:
-            return value
-    elif origin is tuple:
-        if isinstance(value, (list, tuple)):
-            return tuple(_checked(name, item, options[0]) for item in value)
-    elif hint is float:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            try:
-                return float(value)
-            except OverflowError:
-                raise UserError(f"{name} must be a number that is not so large, got {_short(value)}") from None
-    elif hint is type(None):
-        if value is None:
-            return None
-    elif isinstance(value, hint) and not (isinstance(value, bool) and hint is int):
-        return value
-    raise UserError(f"{name} must be {_words(hint)}, got {_short(value)}")
-
-
-def _short(value: Any) -> str:
-    """A value as a sentence can quote it."""
-    return reprlib.repr(value) if isinstance(value, (str, list, tuple, dict)) else repr(value)[:60]
-
-
-def _words(hint: Any) -> str:
-    options = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return f"one of {', '.join(map(str, options))}"
-    if options and typing.get_origin(hint) is not tuple:
-        return " or ".join(_words(option) for option in options)
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
-    return names.get(hint, "a list of numbers")

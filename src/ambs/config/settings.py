@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ambs.config.checks import LARGEST, above, all_finite, at_least, one_of, within
+from ambs.config.checks import LARGEST, above, all_finite, at_least, at_most, of_types, one_of, within
 from ambs.config.methods import METHODS, MethodName, PenaltyName
 from ambs.errors import UserError
 from ambs.shield.config import SafetyConfig, ShieldConfig
@@ -85,6 +85,7 @@ class ModelConfig:
     """Norm to which the world model's gradient is clipped."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         one_of("size", self.size, SIZES)
         all_finite(self)
         above(self, 0, "positive_weight", "adam_eps", "clip")
@@ -156,6 +157,7 @@ class AgentConfig:
     """`min`: μ ← min{μ(1+σ), 1}. `max`, the paper's code: μ ← max{μ(1+σ), 1}, with ψ per state."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         all_finite(self)
         at_least(self, 1, "imagination", "imagine_from")
         above(self, 0, "kappa", "adam_eps", "clip", "norm_limit", "backup_norm_limit", "unsafe_weight")
@@ -168,6 +170,10 @@ class AgentConfig:
         if self.alpha is not None:
             return self.alpha
         return 0.8 if self.penalty == "plpg" else 1.0
+
+
+MOST_RATIO = 1_000_000
+"""Replayed steps per agent step that anybody could wait for."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +226,7 @@ class TrainingConfig:
     """Log to Weights & Biases too; needs the extra `wandb`."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         at_least(
             self, 1, "frames", "envs", "action_repeat", "batch", "length", "updates_per_call", "capacity", "log_every"
         )
@@ -227,12 +234,22 @@ class TrainingConfig:
         at_least(self, 0, "prefill", "shield_from", "checkpoint_every", "max_skipped", "max_faults", "early_frames")
         all_finite(self)
         above(self, 0, "train_ratio", "env_timeout", "early_ratio")
+        at_most(self, MOST_RATIO, "train_ratio", "early_ratio")
         if self.capacity < self.envs * self.length:
             raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
         steps = math.ceil(self.frames / self.action_repeat)
         if self.batch > steps:  # At each step at most one sequence begins.
             raise UserError(
                 f"a batch of {self.batch} sequences can never be filled: {self.frames} frames are {steps} steps"
+            )
+
+    def refuse_futile(self) -> None:
+        """Refuse what would end without having learned anything: apart, since such a run, once made, can still be read."""
+        steps = math.ceil(self.frames / self.action_repeat)
+        if self.prefill > steps:
+            raise UserError(
+                f"a prefill of {self.prefill} steps leaves nothing to learn in: {self.frames} frames are {steps} steps; lower "
+                "training.prefill or raise training.frames"
             )
 
     def updates_due(self, steps: int) -> int:
@@ -259,6 +276,7 @@ class CalibrationConfig:
     the Δ that is asked for, the shield accepts more, up to the level that does."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         all_finite(self)
         at_least(self, 0, "every")
         at_least(self, 1, "windows", "context")
@@ -293,6 +311,7 @@ class Config:
     """Worlds, weights, noise: everything."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         all_finite(self)
         at_least(self, 0, "seed")
         taught = METHODS[one_of("method", self.method, METHODS)].penalty

@@ -8,10 +8,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ambs.envs.options import read_spec, refuse_constant
 from ambs.envs.saving import savable
 from ambs.errors import UserError
-from ambs.spec.formula import Atoms, Formula
-from ambs.spec.parser import parse_formula
+from ambs.spec.formula import Atoms, Constant, Formula, vocabulary
 
 Labelling = Callable[[Any, dict[str, Any]], Mapping[str, Any] | Set[str]]
 """From observation and info to the atoms that hold: their names, or a truth value for each name."""
@@ -27,11 +27,15 @@ def with_labels(
     """
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"with_labels needs a gymnasium.Env, got {type(env).__name__}")
-    psi = parse_formula(spec) if isinstance(spec, str) else spec
-    vocabulary = atoms if isinstance(atoms, Atoms) else Atoms(tuple(psi.atoms() if atoms is None else atoms))
+    if not callable(labels):
+        raise UserError(f"labels must be a function of observation and info, got {labels!r}")
+    psi = read_spec(spec)
+    if psi != Constant(True):  # Which says that nothing is unsafe: a world to play in.
+        refuse_constant(psi)
+    known = vocabulary(psi.atoms() if atoms is None else atoms)
     for name in psi.atoms():
-        vocabulary.index(name)
-    return LabelledEnv(savable(env), labels, psi, vocabulary)
+        known.index(name)
+    return LabelledEnv(savable(env), labels, psi, known)
 
 
 class LabelledEnv(gymnasium.Wrapper[Any, Any, Any, Any]):

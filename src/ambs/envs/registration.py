@@ -61,7 +61,10 @@ def make(name: str, **options: Any) -> gymnasium.Env:
     creator = _creator(entry)
     if not _takes_anything(creator):
         _refuse_unknown(options, entry.id, creator, gymnasium.make)
-    return gymnasium.make(entry.id, **options)
+    try:
+        return gymnasium.make(entry.id, **options)
+    except gymnasium.error.Error as error:
+        raise UserError(f"{entry.id} cannot be made here: {error}") from error
 
 
 def make_vector(env: str | Factory, num_envs: int, **options: Any) -> LabelledVectorEnv:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ambs.config.checks import short
 from ambs.errors import UserError
 
 CHANNELS = (3, 6)
@@ -108,3 +109,11 @@ def _advice(part: spaces.Space[Any]) -> str:
     steps += ["repeat its one channel three times"] if axis is None or shape[axis] == 1 else []
     steps += ["scale it to 0 … 255 as uint8"] if part.dtype != np.uint8 else []
     return f"{', '.join(steps)}: ambs.envs.with_pictures(env) does"
+
+
+def as_array(name: str, value: Any) -> np.ndarray:
+    """What can be read as one."""
+    try:
+        return np.asarray(value)
+    except Exception as error:  # Rows of different lengths; or whatever a foreign type raises.
+        raise UserError(f"{name} must be an array, got {short(value)}") from error

@@ -184,14 +184,6 @@ def auroc_of_counts(safe: np.ndarray, fails: np.ndarray) -> float:
     return float((fails * below).sum() / pairs) if pairs else float("nan")
 
 
-def share_flagged(score: np.ndarray, safe: np.ndarray, wanted: np.ndarray, rate: float) -> float:
-    """Share of the wanted states that are flagged at the threshold at which `rate` of the safe ones are. Of states that score
-    exactly the threshold as large a part is flagged as makes the rate."""
-    place, size = _places(score)
-    limit = cut(np.bincount(place, np.asarray(safe, float), size), rate)
-    return share_above(place[wanted], np.ones(int(np.sum(wanted))), *limit)
-
-
 def cut(safe: np.ndarray, rate: float) -> tuple[int, float]:
     """The place among ascending scores above which all is flagged, and the part flagged there, so that of the safe states, of
     which there are so many at every score, `rate` are."""

@@ -19,6 +19,7 @@ from ambs.acting.agent import Agent
 from ambs.envs.registration import SMALL_WORLDS, full_id, make
 from ambs.envs.scene import NOTHING, Scene, stacked
 from ambs.errors import RunError, UserError
+from ambs.nn.compiling import quick_options
 from ambs.nn.precision import compute_dtype
 from ambs.recording.counterfactuals import Moment, Twin, roll_twins
 from ambs.recording.futures import Imagined, imagine_again
@@ -208,8 +209,7 @@ class Details:
 
 def _quick_jit(function: Callable[..., Any]) -> Any:
     """`jax.jit`; on a CPU with less optimisation, since what runs a few dozen times should not compile longest of all."""
-    quick = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    return jax.jit(function, compiler_options=quick if jax.default_backend() == "cpu" else None)
+    return jax.jit(function, compiler_options=quick_options())
 
 
 def _small_world(name: str) -> TrueWorld | None:

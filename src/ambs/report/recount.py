@@ -15,7 +15,8 @@ from ambs.errors import UserError
 from ambs.report.groups import Group
 from ambs.report.runs import Run, Series
 from ambs.spec.formula import Formula
-from ambs.spec.parser import parse_formula
+from ambs.spec.parser import parse_formula, parse_property
+from ambs.spec.pctl import Always, Probability
 from ambs.storage.run_folder import EPISODES, iterate_rows
 
 OWN = "the environment's own"
@@ -40,6 +41,15 @@ class _MissingError(Exception):
     """A run cannot be counted again, for this reason."""
 
 
+def asked_for(spec: str) -> tuple[str, list[str]]:
+    """Ψ of a formula, or of a property such as `P>=0.9 [ G<=30 !hazard ]`, and then a sentence: the rest of it counts nothing."""
+    wanted = parse_property(spec)
+    if not isinstance(wanted, Probability) or not isinstance(wanted.path, Always):
+        return str(parse_formula(spec)), []
+    psi = str(parse_formula(str(wanted.path.operand)))
+    return psi, [f"of {wanted} only Ψ = {psi} counts here: frames that violate it"]
+
+
 def psi_of(run: Run) -> str:
     """Ψ by which a run counted its violations, in the formula's own spelling."""
     told = run.config.get("psi")
@@ -56,7 +66,7 @@ def count_alike(groups: list[Group], wanted: str | None = None) -> Alike:
     """The same groups with violations counted under one Ψ: `wanted`, else that of the first run where they differ."""
     runs = [run for group in groups for run in group.runs]
     found = [psi_of(group.runs[0]) if group.runs else OWN for group in groups]
-    by = _spelled(wanted) if wanted is not None else (psi_of(runs[0]) if runs else OWN)
+    by = wanted if wanted is not None else (psi_of(runs[0]) if runs else OWN)
     differing = {psi_of(run) for run in runs}
     if differing <= {by}:
         return Alike(groups, found, [f"Violations are counted by Ψ = {by}"] if wanted is not None else [])
@@ -99,10 +109,6 @@ def _tells_labels(row: dict[str, Any]) -> bool:
         return False
     counts = list(labels.values())
     return all(type(count) is int and count >= 0 for count in counts) and sum(counts) == row.get("length")
-
-
-def _spelled(psi: str) -> str:
-    return str(parse_formula(psi))
 
 
 def _counted(group: Group, psi: Formula) -> Group:

@@ -16,7 +16,7 @@ from ambs.report.outcomes import OUTCOMES, as_json, compared_frames, comparisons
 from ambs.report.panels import draw_panels
 from ambs.report.paper import beside_the_paper
 from ambs.report.promise import asked_of_shields
-from ambs.report.recount import KEYS, Alike, count_alike
+from ambs.report.recount import KEYS, Alike, asked_for, count_alike
 from ambs.report.runs import Run, read_runs
 from ambs.report.unlike import settings_sentence
 from ambs.statistics import iqm_interval
@@ -37,11 +37,13 @@ class Part(NamedTuple):
 def summarise(paths: list[Path], curves: bool = True, at: int | None = None, psi: str | None = None) -> dict[str, Any]:
     """Read the runs at these paths and work out what they show, `at` so many frames, or see `compared_frames`.
 
-    Violations are counted by `psi`, or see `count_alike`.
+    Violations are counted by `psi`, a formula or a property with one, or see `count_alike`.
     """
     if at is not None and at < 1:
         raise UserError(f"runs can be compared at 1 frame or more, not at {at}")
+    psi, said = (None, []) if psi is None else asked_for(psi)
     runs, notes = read_runs(paths)
+    notes = [*said, *notes]
     return assemble([Part(env, groups) for env, groups in group_runs(runs).items()], notes, curves, at, psi)
 
 

@@ -35,6 +35,8 @@ VARIANTS = {
     )
 }
 LAGS = ("lag", "lag-max")
+MOST_SEEDS = 1000
+"""Of a grid that can still be listed."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +196,8 @@ def _all_known(what: str, names: tuple[str, ...], known: list[str], comparison: 
 
 def cells(chosen: tuple[Panel, ...], seeds: int) -> tuple[Cell, ...]:
     """All runs, seed by seed, so that a grid that is broken off has compared all methods with few seeds."""
-    if seeds < 1:
-        raise UserError(f"--seeds must be at least 1, got {seeds}")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UserError(f"--seeds must be at least 1 and at most {MOST_SEEDS}, got {seeds}")
     return tuple(
         Cell(panel, VARIANTS[name], seed) for seed in range(seeds) for panel in chosen for name in panel.variants
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from ambs.config.checks import above, all_finite, at_least, choice, one_of, within
+from ambs.config.checks import above, all_finite, at_least, choice, of_types, one_of, within
 from ambs.errors import UserError
 from ambs.spec.bounds import LARGEST, accept_count, delta_achieved, epsilon_achieved
 from ambs.spec.sequential import BettingTest, betting_test
@@ -44,6 +44,7 @@ class SafetyConfig:
     """γ: of returns of reward and of cost, and of traces judged by their cost (critics, or `mean` labels)."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         all_finite(self)
         above(self, 0, "cost")
         within(self, "(0, 1)", "discount")
@@ -105,6 +106,7 @@ class ShieldConfig:
     """Expected cost of a step of several frames: C·P(Ψ fails) of the most dangerous, or their costs summed, C at most."""
 
     def __post_init__(self) -> None:
+        of_types(self)
         for name, choices in _CHOICES.items():
             one_of(name, getattr(self, name), choices)
         if self.asked is not None and not 0 < self.asked <= self.safety_level:
@@ -129,7 +131,7 @@ class ShieldConfig:
         at_least(self, 0, "failsafe_after")
         within(self, "(-1, 0]", "threshold_exponent")
         thresholds = self.label_threshold if isinstance(self.label_threshold, tuple) else (self.label_threshold,)
-        if not all(0 < threshold <= 1 for threshold in thresholds):
+        if not thresholds or not all(0 < threshold <= 1 for threshold in thresholds):
             raise UserError(f"label_threshold must lie in (0, 1], got {self.label_threshold}")
         delta_achieved(self.traces, self.approximation_error)
         epsilon_achieved(self.traces, self.failure_probability)
@@ -239,6 +241,11 @@ class ShieldConfig:
 
 
 LEVELS, HIGHEST_LEVEL = 24, 0.98
+
+
+def margin(error: float, level: float) -> float:
+    """The ε that goes with a Δ that is asked for: it stays, unless Δ does not exceed it; then it is .9 Δ, the paper's share."""
+    return error if error < level or not level > 0 else round(0.9 * level, 12)
 
 
 def _check_size(traces: int, chunk: int) -> None:

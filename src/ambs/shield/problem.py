@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
+from ambs.config.checks import short
 from ambs.errors import UserError
 from ambs.shield.config import SafetyConfig, ShieldConfig
 from ambs.spec.formula import Atoms, Formula
@@ -64,16 +66,33 @@ class ShieldProblem:
     """C and γ, by which costs are judged where `config` says so; they must be those that the critics were learned with."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         known = [leaf for leaf in jax.tree.leaves(self.fallback) if not isinstance(leaf, jax.core.Tracer)]
+        numbers = all(np.asarray(leaf).dtype.kind in "fiub" for leaf in known)
         with np.errstate(over="ignore"):
-            finite = all(np.isfinite(np.asarray(leaf).astype(np.float32)).all() for leaf in known)
+            finite = numbers and all(np.isfinite(np.asarray(leaf).astype(np.float32)).all() for leaf in known)
         if not finite:
             raise UserError(f"the fallback action must be finite, in single precision too, got {self.fallback}")
         if self.level is not None and not isinstance(self.level, jax.core.Tracer) and not self.is_level(self.level):
             raise UserError(f"the level in force must be one of 0 to {len(self.config.levels()) - 1}, got {self.level}")
         certain = self.thresholds is not None and not isinstance(self.thresholds, jax.core.Tracer)
-        if certain and not are_thresholds(np.asarray(self.thresholds)):
-            raise UserError(f"label thresholds must lie in (0, 1], got {self.thresholds}")
+        if certain and not _fit(np.asarray(self.thresholds), len(self.atoms)):
+            raise UserError(f"label thresholds must be {len(self.atoms)} numbers in (0, 1], got {self.thresholds}")
+
+    def _check_types(self) -> None:
+        """Refuse parts of a wrong kind now, and not when they are first asked."""
+        optional = ("critics", "leave", "blind")
+        for name in ("rollout_fn", "policy", "backup", *(one for one in optional if getattr(self, one) is not None)):
+            if not callable(getattr(self, name)):
+                raise UserError(f"{name} must be a function, got {short(getattr(self, name))}")
+        for name, kind in {"psi": Formula, "atoms": Atoms, "config": ShieldConfig, "safety": SafetyConfig}.items():
+            if not isinstance(getattr(self, name), kind):
+                hint = ", such as ambs.parse_formula('!hazard') gives" if name == "psi" else ""
+                raise UserError(f"{name} must be of the type {kind.__name__}{hint}, got {short(getattr(self, name))}")
+        for name in self.psi.atoms():
+            self.atoms.index(name)
+        if self.level is not None and not jnp.issubdtype(getattr(self.level, "dtype", type(self.level)), jnp.integer):
+            raise UserError(f"level must be the number of a level, got {short(self.level)}")
 
     @functools.cached_property
     def path(self) -> Path | None:
@@ -95,6 +114,10 @@ class ShieldProblem:
     def is_level(self, level: Any) -> Any:
         """Whether there is a level of this number."""
         return (level >= 0) & (level < len(self.config.levels()))
+
+
+def _fit(thresholds: np.ndarray, atoms: int) -> bool:
+    return thresholds.shape == (atoms,) and thresholds.dtype.kind in "fiu" and bool(are_thresholds(thresholds))
 
 
 def are_thresholds(values: Any) -> Any:

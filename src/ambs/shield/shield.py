@@ -9,6 +9,7 @@ after too many refusals in a row (`failsafe_after`). Values are selected, never
 blended, so nothing non-finite reaches the executed action.
 """
 
+import numbers
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,11 +18,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from ambs.config.checks import short
 from ambs.errors import UserError
 from ambs.shield.hold import Memory, hold, no_memory
 from ambs.shield.problem import ShieldProblem, are_thresholds
 from ambs.shield.rules import Decision, Reason, Rule, counts_at, judge_counts, rule
-from ambs.shield.traces import NOT_DRAWN, Evidence, all_finite, sample, select, trace_keys
+from ambs.shield.traces import NOT_DRAWN, Evidence, all_finite, check_actions, sample, select, trace_keys
 from ambs.spec.pctl import Verdict
 from ambs.streams import stream
 
@@ -69,6 +71,7 @@ def shield(
     draw them is compiled. Where somebody has found state or proposal unfit they are not `trusted`, and count as not finite:
     active or not, the backup policy acts. `memory` is that of the decision before (`Decision.memory`); None: there was none.
     """
+    _check_problem(problem)
     moment = _moment(key, state, proposed, labels_now, active, trusted, memory)
     table = rule(problem.config)
     if active is False:
@@ -95,8 +98,9 @@ def shield_with_deadline(
     else makes the answer come late: after the deadline nothing is accepted. Compilation, at the first call, does not count.
     Meant for the sequential rule, whose decisions stay valid wherever they are cut.
     """
-    if not seconds > 0:
-        raise UserError(f"a deadline must be above 0 seconds, got {seconds}")
+    _check_problem(problem)
+    if not isinstance(seconds, numbers.Real) or not seconds > 0:
+        raise UserError(f"a deadline must be above 0 seconds, got {seconds!r}")
     table = rule(problem.config)
     start = jax.jit(lambda moment: _start(moment, problem, table))
     look = jax.jit(lambda progress, moment: _look(progress, moment, problem, table))
@@ -146,9 +150,40 @@ def _moment(
     memory: Memory | None,
 ) -> _Moment:
     """The arguments of a decision, each in the one shape that is compiled for."""
-    envs = jax.tree.leaves(proposed)[0].shape[0]
-    on, sound = (jnp.broadcast_to(jnp.asarray(mask), (envs,)) for mask in (active, trusted))
+    if not isinstance(key, jax.Array) or (
+        not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and (key.shape, key.dtype) != ((2,), jnp.uint32)
+    ):
+        raise UserError(f"key must be a key, such as jax.random.key(0), got {short(key)}")
+    envs = _envs(proposed)
+    for name, tree in (("proposed", proposed), ("state", state)):
+        if tree is None or any(getattr(leaf, "shape", ())[:1] != (envs,) for leaf in jax.tree.leaves(tree)):
+            raise UserError(f"{name} must have a leading axis of {envs} environments throughout, got {short(tree)}")
+    if memory is not None and not isinstance(memory, Memory):
+        raise UserError(f"memory must be that of the decision before (Decision.memory) or None, got {short(memory)}")
+    state, proposed = jax.tree.map(jnp.asarray, (state, proposed))
+    on, sound = (_mask(name, mask, envs) for name, mask in (("active", active), ("trusted", trusted)))
     return _Moment(key, state, proposed, labels_now, on, sound, no_memory(proposed) if memory is None else memory)
+
+
+def _check_problem(problem: Any) -> None:
+    if not isinstance(problem, ShieldProblem):
+        raise UserError(f"a shield needs a ShieldProblem, got {short(problem)}")
+
+
+def _envs(proposed: PyTree) -> int:
+    """The number of environments that actions are proposed for."""
+    leaves = jax.tree.leaves(proposed)
+    if not leaves or not all(getattr(leaf, "ndim", 0) for leaf in leaves):
+        raise UserError(f"proposed must be an array of actions, one for each environment, got {short(proposed)}")
+    return int(leaves[0].shape[0])
+
+
+def _mask(name: str, mask: Any, envs: int) -> Bool[Array, "envs"]:
+    """A truth value for each environment."""
+    truths = isinstance(mask, bool) or getattr(mask, "dtype", None) == jnp.bool_
+    if not truths or jnp.shape(mask) not in ((), (1,), (envs,)):
+        raise UserError(f"{name} must be a truth value, or one for each of {envs} environments, got {short(mask)}")
+    return jnp.broadcast_to(jnp.asarray(mask), (envs,))
 
 
 def _check_labels(labels_now: Any, problem: ShieldProblem) -> None:
@@ -156,8 +191,9 @@ def _check_labels(labels_now: Any, problem: ShieldProblem) -> None:
         return
     if labels_now is None:
         raise UserError("labels_now, the labels of the current states, are needed unless check_initial is off")
-    if jnp.result_type(labels_now) != jnp.bool_:
-        raise UserError(f"labels_now must be truth values, got {jnp.result_type(labels_now)}")
+    kind = getattr(labels_now, "dtype", short(labels_now))
+    if kind != jnp.bool_:
+        raise UserError(f"labels_now must be truth values, got {kind}")
 
 
 def _late_and_timely(
@@ -286,6 +322,7 @@ def _instead(
     envs, state = reason.shape[0], moment.state
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream(moment.key, "backup"), jnp.arange(envs))
     backup = jax.vmap(problem.backup)(keys, state)
+    check_actions("the backup policy", backup, moment.proposed)
     if problem.leave is not None:
         backup = select(reason == Reason.ALREADY_UNSAFE, jax.vmap(problem.leave)(keys, state), backup)
     if problem.blind is not None:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from ambs.config.checks import short
 from ambs.dynamics import Dynamics, Step
 from ambs.envs.saving import missing
 from ambs.envs.snapshot import Snapshot, pack, unpack
@@ -86,6 +87,8 @@ def _state(snapshot: Snapshot, observation: Any, reward: Any = 0.0) -> Simulator
 
 
 def _saved(env: gym.Env) -> Snapshot:
+    if not isinstance(env, gym.Env):
+        raise UserError(f"a model is made of a gymnasium.Env, got {short(env)}")
     lacking = [*(() if env.has_wrapper_attr("atoms") else ("atoms",)), *missing(env)]
     if lacking:
         raise UserError(f"{type(env.unwrapped).__name__} cannot serve as a model: it lacks {', '.join(lacking)}")

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
+from ambs.config.checks import short, whole
 from ambs.dynamics import Dynamics, SplitDynamics
 from ambs.errors import UserError
 from ambs.nn.recurrent import unrolled
+from ambs.shield.config import MOST_STEPS
 from ambs.shield.problem import Policy, RolloutFn, ShieldProblem, Trace
 from ambs.spec.formula import Atoms, Formula
 from ambs.spec.pctl import Path, Verdict
@@ -40,6 +42,9 @@ class Evidence(NamedTuple):
 
 def rollout(dynamics: Dynamics | SplitDynamics, steps: int) -> RolloutFn:
     """A `rollout_fn` of this many steps from the transition function of a model, whole or taken apart."""
+    if not isinstance(dynamics, SplitDynamics) and not callable(dynamics):
+        raise UserError(f"a rollout needs a function (key, state, action) -> Step, got {short(dynamics)}")
+    steps = whole("the number of steps of a rollout", steps, 1, MOST_STEPS)
 
     def play(key: Key[Array, ""], state: Any, first_action: Any, policy: Policy) -> Trace:
         if isinstance(dynamics, SplitDynamics):
@@ -50,6 +55,7 @@ def rollout(dynamics: Dynamics | SplitDynamics, steps: int) -> RolloutFn:
             arrival = dynamics(_key(key, step, "move"), state, action)
             finite = all_finite((arrival.state, action))
             next_action = policy(_key(key, step, "policy"), arrival.state)
+            check_actions("the policy", next_action, action)
             return (arrival.state, next_action), (arrival.labels, arrival.continues, finite)
 
         carry, (labels, continues, finite) = jax.lax.scan(advance, (state, first_action), jnp.arange(steps))
@@ -66,7 +72,9 @@ def _play_apart(
     def advance(carry: tuple[Any, Any], item: tuple[Array, Any]) -> tuple[tuple[Any, Any], Any]:
         (state, action), (step, chance) = carry, item
         arrival = moves.move(state, action, chance)
-        return (arrival, policy(_key(key, step, "policy"), arrival)), (moves.show(arrival), action)
+        next_action = policy(_key(key, step, "policy"), arrival)
+        check_actions("the policy", next_action, action)
+        return (arrival, next_action), (moves.show(arrival), action)
 
     items = (jnp.arange(steps), drawn)
     (final, _), (shown, actions) = jax.lax.scan(advance, (state, first_action), items, unroll=unrolled())
@@ -165,6 +173,14 @@ def _judge_path(
     zero = jnp.zeros(())
     first = jnp.where(lost, step, SAFE).astype(jnp.int32)
     return Evidence(first, jnp.full((), NO_ATOM, jnp.int32), finite, zero, zero)
+
+
+def check_actions(whose: str, found: PyTree, wanted: PyTree) -> None:
+    """Refuse actions that are not made, or not shaped, as those that are proposed."""
+    given, like = ([jnp.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (found, wanted))
+    kinds: list[Any] = [jax.tree.structure(tree) for tree in (found, wanted)]
+    if kinds[0] != kinds[1] or given != like:
+        raise UserError(f"{whose} must give actions of shape {like}, as those that are proposed, got {given}")
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:

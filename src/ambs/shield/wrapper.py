@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ambs.config.checks import LARGEST, short, whole
+from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
 from ambs.shield.actions import allowed, last_resort, outside, proposal
 from ambs.shield.hold import no_memory
@@ -41,6 +43,7 @@ class Shielded(gym.Wrapper):
         read_state: Callable[[gym.Env, Any], Any] = simulator_state,
         seed: int = 0,
     ) -> None:
+        _check(env, problem, read_state)
         super().__init__(env)
         refuse_after_fork()
         if problem.fallback is None:
@@ -49,7 +52,7 @@ class Shielded(gym.Wrapper):
         self.problem = problem
         self._resort = last_resort(problem.fallback, env.action_space)
         self.read_state = read_state
-        self._stream = stream(seed, "shield")
+        self._stream = stream(whole("seed", seed, 0, LARGEST), "shield")
         self._decisions = 0
         self._decide = jax.jit(
             lambda key, state, proposed, labels, trusted, memory: shield(
@@ -106,3 +109,17 @@ class Shielded(gym.Wrapper):
             )
             return decision._replace(action=self._resort[None], memory=memory, **resort), self._resort
         return decision._replace(action=executed[None]), executed
+
+
+def _check(env: Any, problem: Any, read_state: Any) -> None:
+    """Refuse arguments of a wrong kind, and a problem that speaks of other labels than the environment's."""
+    if not isinstance(env, gym.Env):
+        raise UserError(f"Shielded needs a gymnasium.Env, got {short(env)}")
+    if not isinstance(problem, ShieldProblem):
+        raise UserError(f"Shielded needs a ShieldProblem, got {short(problem)}")
+    if not callable(read_state):
+        raise UserError(f"read_state must be a function of environment and observation, got {short(read_state)}")
+    atoms = env.get_wrapper_attr("atoms") if env.has_wrapper_attr("atoms") else problem.atoms
+    if atoms != problem.atoms:
+        ours, theirs = (", ".join(one.names) for one in (problem.atoms, atoms))
+        raise UserError(f"the shield's atoms must be the environment's, {theirs}, and are {ours}")

@@ -37,8 +37,8 @@ class FormulaError(UserError):
 
 def check_name(name: str) -> None:
     """Refuse what cannot be written as an atom, not even in quotes."""
-    if not name or '"' in name or not name.isprintable():
-        raise FormulaError(f"atom name {name!r} must be printable, not empty and without quotes")
+    if not isinstance(name, str) or not name or '"' in name or not name.isprintable():
+        raise FormulaError(f"atom name {name!r} must be text, printable, not empty and without quotes")
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Atoms:
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.names, tuple | list):
+            raise UserError(f"atoms must be a tuple of names, such as ('hazard', 'collision'), got {self.names!r}")
         object.__setattr__(self, "names", tuple(self.names))
         for name in self.names:
             check_name(name)
@@ -66,7 +68,7 @@ class Atoms:
     def unknown(self, name: str) -> str:
         """One sentence about a name that is not in the vocabulary."""
         known = ", ".join(self.names) or "none"
-        near = difflib.get_close_matches(name, self.names, n=1)
+        near = difflib.get_close_matches(name, self.names, n=1) if isinstance(name, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"unknown atom {name!r}; known atoms: {known}{hint}"
 
@@ -80,6 +82,15 @@ class Atoms:
     def decode(self, labels: Any) -> frozenset[str]:
         """The set of names that hold in a label vector `[atoms]`."""
         return frozenset(name for name, holds in zip(self.names, np.asarray(labels), strict=True) if holds)
+
+
+def vocabulary(names: Atoms | Iterable[str]) -> Atoms:
+    """Atoms of these names, in this order; or as they are."""
+    if isinstance(names, Atoms):
+        return names
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise UserError(f"atoms must be a sequence of names, such as ('hazard', 'collision'), got {names!r}")
+    return Atoms(tuple(names))
 
 
 @dataclass(frozen=True)

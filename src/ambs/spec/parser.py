@@ -28,6 +28,7 @@ from ambs.spec.formula import (
     Implies,
     Not,
     Or,
+    vocabulary,
 )
 from ambs.spec.pctl import Always, Eventually, Next, Path, Probability, Until
 
@@ -87,11 +88,13 @@ def parse_formula(text: str, atoms: Atoms | Iterable[str] | None = None) -> Form
 
 def parse_property(text: str, atoms: Atoms | Iterable[str] | None = None) -> Formula:
     """Read a PCTL state formula, e.g. `P>=0.9 [ G<=30 !hazard & !collision ]`."""
+    if not isinstance(text, str):
+        raise FormulaError(f"a formula is written as text, such as '!hazard', got {text!r}")
     if len(text) > MAX_LENGTH:
         raise _located(text, f"a formula may have at most {MAX_LENGTH} characters, this has {len(text)}", MAX_LENGTH)
-    vocabulary = atoms if atoms is None or isinstance(atoms, Atoms) else Atoms(tuple(atoms))
+    known = None if atoms is None else vocabulary(atoms)
     try:
-        formula = _Builder(vocabulary).transform(_parser().parse(text))
+        formula = _Builder(known).transform(_parser().parse(text))
     except UnexpectedInput as error:
         raise _syntax_error(text, error) from None
     except VisitError as error:
@@ -121,7 +124,7 @@ def _asks(formula: Formula) -> bool:
 
 
 def speaks_of_future(formula: Formula) -> bool:
-    """Whether there is a P in it."""
+    """Whether there is a probability operator in it."""
     return isinstance(formula, Probability) or any(speaks_of_future(child) for child in formula.children())
 
 

@@ -9,6 +9,8 @@ prefix of a trace says about a path formula is three-valued; exact values on fin
 from __future__ import annotations
 
 import enum
+import math
+import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -246,7 +248,12 @@ class Probability(Formula):
 
 def bounded_safety(psi: Formula, safety_level: float | Decimal, horizon: int) -> Probability:
     """Δ-bounded safety P≥1−Δ(□≤n Ψ), Eq. 1: psi is Ψ, safety_level Δ (read as the decimal it prints as), horizon n."""
+    if not isinstance(psi, Formula):
+        raise UserError(f"psi must be a formula, such as ambs.parse_formula('!hazard') gives, got {psi!r}")
+    if isinstance(horizon, bool) or not isinstance(horizon, numbers.Integral):
+        raise UserError(f"the horizon n must be a whole number, got {horizon!r}")
+    number = isinstance(safety_level, numbers.Real | Decimal) and not isinstance(safety_level, bool)
+    if not number or not math.isfinite(safety_level) or not 0 <= safety_level <= 1:
+        raise UserError(f"the safety level Δ must be between 0 and 1, got {safety_level!r}")
     delta = Decimal(str(safety_level))
-    if not 0 <= delta <= 1:
-        raise UserError(f"the safety level Δ must be between 0 and 1, got {safety_level}")
     return Probability(Always(psi, horizon), ">=", 1 - delta)

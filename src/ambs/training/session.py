@@ -195,6 +195,11 @@ def train(config: Config, out: Path | str = "runs", *, on_metrics: Callable[[Row
     """Train and return the run folder; SIGINT and SIGTERM write a checkpoint first."""
     if not isinstance(config, Config):
         raise UserError(f"train takes settings, such as ambs.resolve('quickstart') gives, not {config!r}")
+    if not isinstance(out, str | Path) or "\0" in str(out):
+        raise UserError(f"out must be the path of a folder, got {out!r}")
+    if on_metrics is not None and not callable(on_metrics):
+        raise UserError(f"on_metrics must be a function that takes a row, got {on_metrics!r}")
+    config.training.refuse_futile()
     with stopping() as stop:
         session = start(config, Path(out), observers=[shown_to(on_metrics)] if on_metrics else [], stop=stop)
         if session.trainer.caveat:

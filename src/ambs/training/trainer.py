@@ -17,6 +17,7 @@ import numpy as np
 from ambs.acting.accounting import Accounts
 from ambs.acting.act import Player, compiled_act, default_thresholds, initial_actor_state
 from ambs.acting.adapter import Interface, interface, survey
+from ambs.acting.rehearsal import check_meant
 from ambs.acting.worlds import make_envs
 from ambs.agent.update import Learned, init
 from ambs.config import Config
@@ -288,6 +289,7 @@ def _meet(envs: LabelledVectorEnv, config: Config, known: Interface | None) -> I
     found = interface(envs, config)
     if known is not None:
         return found.as_surveyed(known)
+    check_meant(config, envs.psi)
     return survey(envs, found, _seed(0, "survey")) if config.model.standardise else found
 
 

@@ -58,6 +58,7 @@ def load(path: str | Path) -> Recording:
     if missing:
         raise UserError(f"{path} is not a recording of ours: it has no {', '.join(missing)}")
     robot = CAR if "left" in raw["joint_names"] else POINT
+    _check_shapes(path, raw, robot)
     hazards, vases = raw["layout_hazards"].shape[1], raw["vase_pos"].shape[2]
     for task in TASKS.values():
         if (task.robot, task.things) == (robot, ((HAZARD, hazards), (VASE, vases))):
@@ -182,6 +183,40 @@ def compare_frames(recording: Recording) -> dict[str, Any]:
         "frame_mad": float(difference.mean()),
         "frame_share_within_2": float((difference <= 2).mean()),
     }
+
+
+def _check_shapes(path: str | Path, raw: dict[str, np.ndarray], robot: Robot) -> None:
+    """Refuse arrays that are not of numbers, or whose sizes do not agree; how many there are of a thing, its own array says."""
+
+    def size(name: str, axis: int) -> int:
+        return raw[name].shape[axis] if raw[name].ndim > axis else 0
+
+    episodes, steps, vases = size("action", 0), size("action", 1), size("vase_pos", 2)
+    wanted: dict[str, tuple[int, ...]] = {
+        "action": (episodes, steps, 2),
+        "layout_hazards": (episodes, size("layout_hazards", 1), 2),
+        "reward": (episodes, steps),
+        "cost_keys": (episodes, steps, 3),
+        "qpos": (episodes, steps + 1, robot.nq + 7 * vases),
+        "qvel": (episodes, steps + 1, robot.nv + 6 * vases),
+        **dict.fromkeys(("agent_pos", "goal", *SENSORS), (episodes, steps + 1, 3)),
+        "agent_mat": (episodes, steps + 1, 9),
+        "vase_pos": (episodes, steps + 1, vases, 3),
+        "vase_mat": (episodes, steps + 1, vases, 9),
+        **dict.fromkeys(LIDARS, (episodes, steps + 1, 16)),
+    }
+    if "frame" in raw:
+        if "frame_step" not in raw:
+            raise UserError(f"{path} is not a recording of ours: it has frames, and no frame_step")
+        shown, pixels = size("frame", 1), size("frame", 2)
+        wanted |= {"frame": (episodes, shown, pixels, pixels, 3), "frame_step": (episodes, shown)}
+    for name, shape in wanted.items():
+        kinds = {"frame": "u", "frame_step": "iu"}.get(name, "fiub")
+        if raw[name].shape != shape or not raw[name].size or raw[name].dtype.kind not in kinds:
+            told = f"numbers of shape {shape}, none of them 0, got {raw[name].dtype} of shape {raw[name].shape}"
+            raise UserError(f"{path} is not a recording of ours: its {name} must be {told}")
+    if "frame" in raw and not ((raw["frame_step"] >= 0) & (raw["frame_step"] <= steps)).all():
+        raise UserError(f"{path} is not a recording of ours: its frame_step must lie between 0 and {steps}")
 
 
 def _scenes(recording: Recording) -> tuple[np.ndarray, ...]:

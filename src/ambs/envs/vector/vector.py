@@ -31,16 +31,19 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from ambs.config.checks import whole
 from ambs.envs.mirror import Mirror
 from ambs.envs.options import choose_spec
 from ambs.envs.scene import Outlook, Scene
 from ambs.envs.snapshot import Snapshot, check_fields
-from ambs.envs.spaces import check_layout, parts_of
+from ambs.envs.spaces import as_array, check_layout, parts_of
 from ambs.errors import RunError, UserError
 from ambs.spec.formula import Atoms, Formula
 
 MAX_FAULTS = 10
 MAX_SEED = 2**63 - 1
+MOST_ENVS = 1_000_000
+"""Side by side."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +113,8 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         max_faults: int = MAX_FAULTS,
     ) -> None:
         """Common set-up; the spaces and `psi` are those of one environment, and `spec` replaces its Ψ."""
-        for name, value, least in (
-            ("num_envs", num_envs, 1),
-            ("action_repeat", action_repeat, 1),
-            ("max_faults", max_faults, 0),
-        ):
-            if value < least:
-                raise UserError(f"{name} must be at least {least}, got {value}")
+        num_envs = whole("num_envs", num_envs, 1, MOST_ENVS)
+        action_repeat, max_faults = whole("action_repeat", action_repeat, 1), whole("max_faults", max_faults, 0)
         for part in parts_of(observation_space):
             check_layout(part)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -247,10 +245,12 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         """
         if np.ma.is_masked(actions):
             raise UserError("actions must be whole, and entries of these are masked")
-        array = np.asarray(actions)
+        array = as_array("actions", actions)
         wanted = (self.num_envs, *(self.single_action_space.shape or ()))
         if array.shape != wanted:
             raise UserError(f"actions must have shape {wanted}, got {array.shape}")
+        if array.dtype.kind not in "fiub":
+            raise UserError(f"actions must be real numbers, got {array.dtype}")
         finite, space = np.isfinite(array.reshape(self.num_envs, -1)).all(-1), self.single_action_space
         if isinstance(space, spaces.Discrete):
             return array, finite, (array >= space.start) & (array < space.start + space.n)
@@ -259,13 +259,14 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     def _reseed(self, seed: int | Sequence[int | None] | None) -> dict[int, int]:
         """Seeds of the first episodes after a reset; see the module's text."""
         single = seed is None or isinstance(seed, (int, np.integer))
+        if not single and (isinstance(seed, str) or not isinstance(seed, Sequence | np.ndarray)):
+            raise UserError(f"a seed must be a whole number, None, or one of those for each environment, got {seed!r}")
         given: list[Any] = [seed] * self.num_envs if single else list(seed)  # type: ignore[arg-type]
         if len(given) != self.num_envs:
             raise UserError(f"there must be {self.num_envs} seeds, one for each environment, got {len(given)}")
         for index, value in enumerate(given):
             if value is not None:
-                if not 0 <= value <= MAX_SEED:
-                    raise UserError(f"a seed must be a whole number from 0 to {MAX_SEED}, got {value}")
+                value = whole("a seed", value, 0, MAX_SEED)
                 self._roots[index], self._episodes[index] = value, -1
         seeds = self._next_seeds(range(self.num_envs))
         if not single:

@@ -127,7 +127,9 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
 
     def __init__(self, grid: Grid | None = None, spec: str = "!hazard", render_mode: str | None = None) -> None:
         self.render_mode = check_render_mode(render_mode)
-        self.grid = grid or Grid()
+        self.grid = Grid() if grid is None else grid
+        if not isinstance(self.grid, Grid):
+            raise UserError(f"grid must be a Grid, got {grid!r}")
         self.atoms = ATOMS
         self.psi: Formula = parse_formula(spec, ATOMS)
         self.observation_space = gym.spaces.Box(0.0, 1.0, (self.grid.cells.size,), np.float32)

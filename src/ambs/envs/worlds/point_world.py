@@ -182,7 +182,9 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
 
     def __init__(self, world: PointWorld | None = None, spec: str = "!hazard", render_mode: str | None = None) -> None:
         self.render_mode = check_render_mode(render_mode)
-        self.world = world or PointWorld()
+        self.world = PointWorld() if world is None else world
+        if not isinstance(self.world, PointWorld):
+            raise UserError(f"world must be a PointWorld, got {world!r}")
         self.atoms = ATOMS
         self.psi: Formula = parse_formula(spec, ATOMS)
         every = itertools.product((False, True), repeat=len(ATOMS))

@@ -1,0 +1,30 @@
+"""A run tried out before it starts: whatever would be refused there, or could not be meant, is refused now."""
+
+from ambs.acting.act import default_thresholds
+from ambs.acting.adapter import interface
+from ambs.acting.worlds import make_envs
+from ambs.config import METHODS, Config
+from ambs.envs.options import refuse_constant
+from ambs.errors import UserError
+from ambs.spec.formula import Constant, Formula
+
+
+def rehearse(config: Config) -> None:
+    """Make one environment of a run, start an episode in it, and throw it away."""
+    envs = make_envs(config, 1, learning=True)
+    try:
+        interface(envs, config)
+        check_meant(config, envs.psi)
+        default_thresholds(config, len(envs.atoms) if config.model.cost_head == "labels" else 1)
+        envs.reset(seed=0)
+        if envs.faults:
+            raise UserError(f"{config.env} cannot start an episode: {envs.faults[0].reason}")
+    finally:
+        envs.close()
+
+
+def check_meant(config: Config, psi: Formula) -> None:
+    """Refuse a Ψ that holds, or fails, whatever happens; `true` will do where nothing learns from it or is shielded by it."""
+    heeded = config.shielded or METHODS[config.method].penalty != "none"
+    if heeded or psi != Constant(True):
+        refuse_constant(psi)

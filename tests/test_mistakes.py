@@ -1,0 +1,144 @@
+"""Calls of the public API with what is no argument of theirs: each gets a sentence that says what would be right."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SETTING = """
+import ambs, gymnasium, jax, numpy
+from ambs.dynamics import Step
+from ambs.shield import shield, shield_with_deadline
+
+psi, plain = ambs.parse_formula("!a"), gymnasium.make("Pendulum-v1")
+move = lambda key, state, action: Step(state, jax.numpy.zeros((1, 1), bool), jax.numpy.array(True))
+still = lambda key, state: jax.numpy.zeros(2)
+
+def problem(**changes):
+    good = dict(rollout_fn=ambs.rollout(move, 2), policy=still, backup=still, psi=psi, atoms=ambs.Atoms(("a",)))
+    return ambs.ShieldProblem(**(good | {"config": ambs.ShieldConfig(horizon=2)} | changes))
+
+def decide(**changes):
+    good = dict(key=jax.random.key(0), state=numpy.zeros((1, 3)), proposed=numpy.zeros((1, 2)), problem=problem())
+    return shield(**(good | {"labels_now": numpy.zeros((1, 1), bool)} | changes))
+"""
+"""What the calls speak of."""
+
+TRY = """
+import json, sys
+
+def told(call):
+    try:
+        return f"{eval(call)!r} and no sentence"
+    except ambs.UserError as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+print(json.dumps({call: told(call) for call in json.loads(sys.argv[1])}))
+"""
+
+MISTAKES = {
+    "ambs.train('quickstart')": "train takes settings, such as ambs.resolve('quickstart') gives, not 'quickstart'",
+    "ambs.load(3)": "load takes the path of a run folder, got 3",
+    "ambs.make(None)": "an environment is meant by its name, such as 'PointGoal1', got None",
+    "ambs.make_vector(None, 2)": "an environment is meant by its name, such as 'PointGoal1', or by a factory, got None",
+    "ambs.make('PointWorld', observation='vector')": "ambs/PointWorld-v0 has no option 'observation'; it has ",
+    "ambs.make('CartPole-v1', sutton_barto=True)": "CartPole-v1 has no option 'sutton_barto'; it has ",
+    "gymnasium.register('Gone-v0', 'gone:Env') or ambs.make('Gone-v0')": (
+        "Gone-v0 cannot be made here: No module named 'gone'"
+    ),
+    "ambs.train(ambs.resolve('quickstart'), out=3)": "out must be the path of a folder, got 3",
+    "ambs.train(ambs.resolve('quickstart'), on_metrics='x')": "on_metrics must be a function that takes a row, got 'x'",
+    "ambs.train(ambs.resolve('quickstart', changes={'training': {'frames': 600}}))": (
+        "a prefill of 800 steps leaves nothing to learn in: 600 frames are 150 steps"
+    ),
+    "ambs.load('runs', env=3)": "env must be the run's environment as its name or module:factory, got 3",
+    "ambs.resolve('quickstart', changes=[1])": "changes must be a mapping of settings, such as {'seed': 3}, got [1]",
+    "ambs.resolve('quickstart', changes={3: 3})": "unknown setting '3'",
+    "ambs.resolve('quickstart', changes={'psi': '((('})": "the formula ends too early",
+    "ambs.resolve('quickstart', spec=3)": "a formula is written as text, such as '!hazard', got 3",
+    "ambs.resolve('quickstart', say=3)": "say must be a function that takes a sentence, got 3",
+    "ambs.ShieldConfig(horizon=2.5)": "horizon must be a whole number, got 2.5",
+    "ambs.ShieldConfig(horizon=True)": "horizon must be a whole number, got True",
+    "ambs.ShieldConfig(safety_level='.1')": "safety_level must be a number, got '.1'",
+    "ambs.ShieldConfig(label_threshold='x')": "label_threshold must be a number or a list of numbers, got 'x'",
+    "ambs.ShieldConfig(label_threshold=())": "label_threshold must lie in (0, 1], got ()",
+    "ambs.ShieldConfig(check_initial='no')": "check_initial must be true or false, got 'no'",
+    "ambs.SafetyConfig(cost=None)": "cost must be a number, got None",
+    "ambs.Config(model=None)": "model must be a ModelConfig, got None",
+    "ambs.Config(env=3)": "env must be text, got 3",
+    "ambs.Config(obs='x')": "obs must be one of vision, vector, both, got 'x'",
+    "ambs.Config(seed=1.5)": "seed must be a whole number, got 1.5",
+    "ambs.TrainingConfig(frames=1e6)": "frames must be a whole number, got 1000000.0",
+    "ambs.AgentConfig(lam=None)": "lam must be a number, got None",
+    "ambs.ModelConfig(cost_head=numpy.zeros(2))": "cost_head must be one of labels, two_hot, got array([0., 0.])",
+    "ambs.CalibrationConfig(every='x')": "every must be a whole number, got 'x'",
+    "ambs.parse_formula(None)": "a formula is written as text, such as '!hazard', got None",
+    "ambs.parse_property(b'!a')": "a formula is written as text, such as '!hazard', got b'!a'",
+    "ambs.parse_formula('!h', atoms='h')": "atoms must be a sequence of names, such as ('hazard', 'collision'), got 'h'",
+    "ambs.parse_formula('!h', atoms=3)": "atoms must be a sequence of names, such as ('hazard', 'collision'), got 3",
+    "ambs.Atoms('hazard')": "atoms must be a tuple of names, such as ('hazard', 'collision'), got 'hazard'",
+    "ambs.Atoms((1, 2))": "atom name 1 must be text, printable, not empty and without quotes",
+    "ambs.bounded_safety('!a', .1, 3)": "psi must be a formula, such as ambs.parse_formula('!hazard') gives, got '!a'",
+    "ambs.bounded_safety(psi, float('nan'), 3)": "the safety level Δ must be between 0 and 1, got nan",
+    "ambs.bounded_safety(psi, .1, 2.5)": "the horizon n must be a whole number, got 2.5",
+    "ambs.make('PointWorld', world=3)": "world must be a PointWorld, got 3",
+    "ambs.make_vector('PointWorld', 2.5)": "num_envs must be a whole number from 1 to 1000000, got 2.5",
+    "ambs.make_vector('PointWorld', 10**12)": "num_envs must be a whole number from 1 to 1000000, got 1000000000000",
+    "ambs.make_vector('PointWorld', 1, spec=3)": "spec must be a formula over atoms such as '!hazard', got 3",
+    "ambs.make_vector('PointWorld', 1).reset(seed='x')": (
+        "a seed must be a whole number, None, or one of those for each environment, got 'x'"
+    ),
+    "ambs.with_labels(plain, labels=None, spec='!a')": "labels must be a function of observation and info, got None",
+    "ambs.with_labels(plain, labels=lambda *_: {3}, spec='!a').reset()": "unknown atom 3; known atoms: a",
+    "ambs.with_labels(plain, labels=set, spec=None)": "spec must be a formula over atoms such as '!hazard', got None",
+    "ambs.with_labels(plain, labels=set, spec='!a', atoms=3)": (
+        "atoms must be a sequence of names, such as ('hazard', 'collision'), got 3"
+    ),
+    "ambs.rollout(move, 0)": "the number of steps of a rollout must be a whole number from 1 to 100000, got 0",
+    "ambs.rollout(None, 3)": "a rollout needs a function (key, state, action) -> Step, got None",
+    "ambs.simulator_dynamics(None)": "a model is made of a gymnasium.Env, got None",
+    "problem(policy=3)": "policy must be a function, got 3",
+    "problem(psi='!hazard')": "psi must be of the type Formula, such as ambs.parse_formula('!hazard') gives, got '!hazard'",
+    "problem(psi=ambs.parse_formula('!lava'))": "unknown atom 'lava'; known atoms: a",
+    "problem(config=ambs.Config())": "config must be of the type ShieldConfig, got Config(",
+    "problem(level=1.5)": "level must be the number of a level, got 1.5",
+    "problem(fallback='stop')": "the fallback action must be finite, in single precision too, got stop",
+    "problem(thresholds=numpy.ones(2))": "label thresholds must be 1 numbers in (0, 1], got [1. 1.]",
+    "ambs.Shielded(None, problem())": "Shielded needs a gymnasium.Env, got None",
+    "ambs.Shielded(plain, None)": "Shielded needs a ShieldProblem, got None",
+    "ambs.Shielded(plain, problem(), seed=-1)": "seed must be a whole number from 0 to 9007199254740992, got -1",
+    "ambs.Shielded(plain, problem(), read_state=None)": (
+        "read_state must be a function of environment and observation, got None"
+    ),
+    "ambs.Shielded(ambs.make('PointWorld'), problem())": (
+        "the shield's atoms must be the environment's, hazard, outside, and are a"
+    ),
+    "decide(key=3)": "key must be a key, such as jax.random.key(0), got 3",
+    "decide(proposed=None)": "proposed must be an array of actions, one for each environment, got None",
+    "decide(state=None)": "state must have a leading axis of 1 environments throughout, got None",
+    "decide(problem=None)": "a shield needs a ShieldProblem, got None",
+    "decide(labels_now='x')": "labels_now must be truth values, got 'x'",
+    "decide(active='no')": "active must be a truth value, or one for each of 1 environments, got 'no'",
+    "decide(trusted=numpy.ones(4, bool))": "trusted must be a truth value, or one for each of 1 environments, got array(",
+    "decide(memory=3)": "memory must be that of the decision before (Decision.memory) or None, got 3",
+    "decide(problem=problem(policy=lambda *_: numpy.zeros(5)))": (
+        "the policy must give actions of shape [(2,)], as those that are proposed, got [(5,)]"
+    ),
+    "decide(problem=problem(backup=lambda *_: None))": (
+        "the backup policy must give actions of shape [(1, 2)], as those that are proposed, got []"
+    ),
+    "shield_with_deadline(problem(), 'x')": "a deadline must be above 0 seconds, got 'x'",
+}
+"""Calls, and how the sentence begins that each gets."""
+
+
+@pytest.mark.process
+def test_mistakes_get_a_sentence():
+    """In a process of its own, without the checks of annotations that are made in tests only."""
+    code = [sys.executable, "-c", SETTING + TRY, json.dumps([*MISTAKES])]
+    told = json.loads(subprocess.run(code, capture_output=True, text=True, check=True).stdout)
+    wrong = {call: told[call] for call, wanted in MISTAKES.items() if not told[call].startswith(wanted)}
+    assert not wrong

@@ -23,6 +23,7 @@ from ambs.cli.guarantee import Guarantee
 from ambs.cli.inspect import Inspect
 from ambs.cli.play import Play
 from ambs.cli.quickstart import Quickstart
+from ambs.cli.record_episodes import RecordEpisodes
 from ambs.cli.report import Report
 from ambs.cli.reproduce import Reproduce
 from ambs.cli.train import WHAT, Resume, parse_train
@@ -58,6 +59,7 @@ Verb = (
     | Annotated[Inspect, tyro.conf.subcommand("inspect")]
     | Annotated[Play, tyro.conf.subcommand("play")]
     | Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
+    | Annotated[RecordEpisodes, tyro.conf.subcommand("record-episodes")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]

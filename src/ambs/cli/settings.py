@@ -22,7 +22,7 @@ class Train:
     such as --gamma or --agent.lam. Writes a run folder; Ctrl-C writes a checkpoint and says how to go on.
     """
 
-    preset: Literal["quickstart", "default", "paper-scale"] = "default"
+    preset: Literal["quickstart", "guard", "default", "paper-scale"] = "default"
     """quickstart: point_world, minutes on two cores. default: the paper's tasks on one GPU. paper-scale: its sizes."""
     spec: str | None = None
     """Safety property such as "P>=0.9 [ G<=30 !hazard ]": Δ, horizon and Ψ at once; or a formula such as "!hazard": Ψ alone. ε

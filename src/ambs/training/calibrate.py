@@ -93,14 +93,23 @@ def predict(model: WorldModel, windows: Experience, context: int, key: Key[Array
     )
 
 
-def proposed_risk(player: Player, start: Latent, key: Key[Array, ""], config: Config) -> Float[Array, "windows"]:
-    """1 − p̃ of states `[windows]` as the shield scores them: the task policy proposes, and acts on, in the type in which the
-    shield computes. NaN where a future is not finite: nothing is to be concluded from it."""
+def proposed_risk(
+    player: Player,
+    start: Latent,
+    key: Key[Array, ""],
+    config: Config,
+    given: Float[Array, "windows actions"] | None = None,
+) -> Float[Array, "windows"]:
+    """1 − p̃ of states `[windows]` as the shield scores them: the task policy proposes, or a policy that is `given` did, and the
+    task policy acts on, in the type in which the shield computes. NaN where a future is not finite: nothing is to be concluded
+    from it."""
     dtype = compute_dtype()
     imagination = replace(of_model(player, config, dtype=dtype), shield=None)
     latent = cast(start, dtype)
     keys = jax.random.split(stream(key, "policy"), latent.features.shape[0])
     proposed = jax.vmap(imagination.policy)(keys, latent)
+    if given is not None:
+        proposed = jnp.where(jnp.isfinite(given), given, proposed)
     found = foresee(imagination, stream(key, "score"), latent, proposed, SCORED)
     return jnp.where(found.sound == 1, found.risk, jnp.nan)
 

@@ -17,7 +17,8 @@ import numpy as np
 from ambs.acting.accounting import Accounts
 from ambs.acting.act import Player, compiled_act, default_thresholds, initial_actor_state
 from ambs.acting.adapter import Interface, interface, survey
-from ambs.acting.worlds import make_envs
+from ambs.acting.foreign import ForeignPolicy
+from ambs.acting.worlds import Make, make_envs
 from ambs.agent.update import Learned, init
 from ambs.config import Config
 from ambs.data import Experience
@@ -50,6 +51,12 @@ PATIENCE = 4
 """Times that a calibration may fall due without windows for it."""
 
 
+SPELL = 8
+"""Steps for which something else than a policy that is given acts."""
+AT_RANDOM = 0.5
+"""Share of the prefill in which that is done."""
+
+
 class Diverged(RunError):  # noqa: N818 (it is what happened)
     """Too many updates in a row were not finite."""
 
@@ -57,13 +64,28 @@ class Diverged(RunError):  # noqa: N818 (it is what happened)
 class Trainer(TrainState):
     """A run in progress: its state, and what turns it over. `run` is the one training loop.
 
-    `known` is what an earlier start of this run found out about its environment; None: find out.
+    `known` is what an earlier start of this run found out about its environment; None: find out. `policy` is the one that acts,
+    where the method guards a policy that is given (`ambs.acting.foreign`), and `make` makes an environment without a name.
     """
 
-    def __init__(self, config: Config, observers: Iterable[Observer] = (), known: Interface | None = None) -> None:
-        self.config, self.observers = config, list(observers)
+    def __init__(
+        self,
+        config: Config,
+        observers: Iterable[Observer] = (),
+        known: Interface | None = None,
+        *,
+        policy: Any = None,
+        make: Make | None = None,
+    ) -> None:
+        self.config, self.observers, self._given = config, list(observers), policy
+        if config.guards != (policy is not None):
+            raise UserError(
+                f"method {config.method} takes no policy: guard does"
+                if policy is not None
+                else "method guard needs the policy that acts (--policy module:factory, policy=…)"
+            )
         self.root = jax.random.key(config.seed)
-        envs = make_envs(config, learning=True)
+        envs = make_envs(config, learning=True, make=make)
         try:
             super().__init__(**self._first(envs, known))
         except BaseException:
@@ -91,7 +113,11 @@ class Trainer(TrainState):
             envs.get_state()  # Whoever fails to be saved should not play for hours before that shows.
         if envs.unsaved:
             raise UserError(f"{config.env} cannot be saved: {next(iter(envs.unsaved.values()))}")
-        row = shown.first_rows(raw, infos, config)
+        self.foreign = None
+        if self._given is not None:
+            spaces = envs.single_observation_space, envs.single_action_space
+            self.foreign = ForeignPolicy(self._given, *spaces, deterministic=training.deterministic)
+        row = self._with_proposals(shown.first_rows(raw, infos, config), raw, shown)
         return {
             "learned": learned,
             "carry": initial_actor_state(_player(learned, thresholds, level), training.envs),
@@ -136,19 +162,20 @@ class Trainer(TrainState):
         playing = self.accounts.agent_steps >= training.prefill
         shielding = self.config.shielded and playing and self.accounts.frames >= training.shield_from
         decision: Decision | None = None
+        wanted = self._wanted(training.explore if playing else AT_RANDOM)
         if playing:
-            self.carry, decision = self._act(
-                self.player, self.carry, self.row.observation, self.row.is_first, self.labels,
-                np.array(shielding), self.root, self.turns,
-            )  # fmt: skip
+            self.carry, decision = self._decide(self.carry, wanted, shielding)
             self._learn_what_is_due()
             actions = np.asarray(decision.action)
+        elif wanted is not None:
+            actions = np.where(np.isfinite(wanted), wanted, 0.0).astype(np.float32)
         else:
             rng = np.random.default_rng([self.config.seed, _tag("prefill"), self.turns])
             actions = self.interface.random(rng, training.envs)
         raw, _, terminated, truncated, infos = self.envs.step(self.interface.to_env(actions))
         ended = (terminated, truncated)
-        self.row = self.interface.rows(raw, actions, infos, ended, self.config)
+        row = self.interface.rows(raw, actions, infos, ended, self.config)
+        self.row = self._with_proposals(row, raw, self.interface)
         self.labels = infos["labels"]
         self.turns += 1
         for row in self.accounts.step(infos, ended, decision, shielding):
@@ -159,6 +186,36 @@ class Trainer(TrainState):
             metrics = self._metrics()
             for observer in self.observers:
                 observer.metrics(metrics)
+
+    def _with_proposals(self, row: Experience, raw: Any, shown: Interface) -> Experience:
+        """The row with what a policy that is given proposes at its observations; NaN where that is nothing."""
+        if self.foreign is None:
+            return row
+        found = self.foreign.propose(raw, row.is_first)
+        proposed = np.where(found.failed[:, None], np.nan, shown.from_env(found.action))
+        return row._replace(proposed=proposed.astype(np.float32))
+
+    def _wanted(self, explore: float) -> np.ndarray | None:
+        """What is put to the shield in place of the actor's own proposal: that of a policy that is given. For this share of the
+        time, in worlds that are learned from, something else, for a spell: an action drawn at random, or nothing (NaN), so
+        that the backup policy acts, and is seen for what it is. None: the actor's own."""
+        proposed = self.row.proposed
+        if proposed is None or not explore:
+            return None if proposed is None else np.asarray(proposed)
+        count, newest = self.config.training.envs, (self.replay.count - 1) % self.replay.slots
+        rng = np.random.default_rng([self.config.seed, _tag("explore"), self.turns // SPELL])
+        lot, learning = rng.uniform(size=count), self.replay.use[newest] == Use.LEARNING
+        drawn, none = learning & (lot < explore / 2), learning & (lot >= explore / 2) & (lot < explore)
+        wanted = np.where(drawn[:, None], self.interface.random(rng, count), proposed)
+        return np.where(none[:, None], np.float32(np.nan), wanted)
+
+    def _decide(self, carry: Any, wanted: np.ndarray | None, shielding: bool) -> tuple[Any, Decision]:
+        """A decision for every environment: the actor's memory after it, and the decision."""
+        given = () if wanted is None else (None, wanted)
+        return self._act(
+            self.player, carry, self.row.observation, self.row.is_first, self.labels,
+            np.array(shielding), self.root, self.turns, *given,
+        )  # fmt: skip
 
     def _learn_what_is_due(self) -> None:
         training = self.config.training
@@ -268,10 +325,8 @@ class Trainer(TrainState):
         jax.block_until_ready(self.learned)
         start = time.monotonic()
         carry = jax.tree.map(jnp.copy, self.carry)
-        outcome = self._act(
-            self.player, carry, self.row.observation, self.row.is_first, self.labels,
-            np.array(self.config.shielded), self.root, self.turns,
-        )  # fmt: skip
+        wanted = self.row.proposed
+        outcome = self._decide(carry, None if wanted is None else np.asarray(wanted), self.config.shielded)
         jax.block_until_ready(outcome)
         return 1000 * (time.monotonic() - start)
 
@@ -328,7 +383,8 @@ def _set_thresholds(
         thresholds = calibrate(probs, whole, config.calibration.false_flags, thresholds)
     if level is not None:
         accepted = accepted_risks(config.shield)
-        risk = proposed_risk(player, probs.start, key, config)
+        given = None if windows.proposed is None else windows.proposed[:, config.calibration.context - 1]
+        risk = proposed_risk(player, probs.start, key, config, given)
         level = calibrate_level(risk, safe, config.calibration.false_alarms, accepted, level)
     return thresholds, level, safe.sum() >= ENOUGH
 

@@ -18,6 +18,7 @@ from ambs.cli.demo import Demo
 from ambs.cli.doctor import Doctor
 from ambs.cli.envs import Envs
 from ambs.cli.evaluate import Evaluate
+from ambs.cli.fit import Fit
 from ambs.cli.foresight import Foresight
 from ambs.cli.guarantee import Guarantee
 from ambs.cli.inspect import Inspect
@@ -54,6 +55,7 @@ Verb = (
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Envs, tyro.conf.subcommand("envs")]
     | Annotated[Evaluate, tyro.conf.subcommand("eval")]
+    | Annotated[Fit, tyro.conf.subcommand("fit")]
     | Annotated[Foresight, tyro.conf.subcommand("foresight")]
     | Annotated[Guarantee, tyro.conf.subcommand("guarantee")]
     | Annotated[Inspect, tyro.conf.subcommand("inspect")]

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -71,7 +72,7 @@ def parse_train(args: list[str]) -> Train:
     preset = known.pop("preset", "default")
     notes: list[str] = []
     try:
-        changes = _read(Path(file)) if file is not None else None
+        changes = read_settings(Path(file)) if file is not None else None
         _refuse_factories(changes or {}, args)
         settings = resolve(preset if preset in PRESETS else "default", changes=changes, say=notes.append, **known)
     except UserError as error:
@@ -129,7 +130,8 @@ def _refuse_factories(changes: dict[str, Any], args: list[str]) -> None:
         )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a JSON file, be it one of a run folder."""
     try:
         data = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
@@ -164,8 +166,9 @@ def prepare_device(device: str, size: str) -> None:
             raise UserError("there is no GPU that JAX can use here; install `ambs[cuda]` or use --device cpu") from None
 
 
-def watch(begin: Any) -> int:
-    """Run a session under a display; 0 finished, 75 stopped and resumable. A signal counts from the first line on."""
+def watch(begin: Any, say: Callable[[Session, str], None] | None = None) -> int:
+    """Run a session under a display; 0 finished, 75 stopped. A signal counts from the first line on. `say` tells how it ended;
+    None: that it can be resumed."""
     from ambs.cli.display import Display, silence
     from ambs.training.signals import stopping
 
@@ -174,7 +177,7 @@ def watch(begin: Any) -> int:
         display.begin(session)
         state = session.run()
     try:
-        _say(session, state)
+        (say or _say)(session, state)
     except OSError:  # A terminal that has gone away.
         silence()
     return 0 if state == "finished" else STOPPED

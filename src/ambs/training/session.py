@@ -88,8 +88,19 @@ def start(
     refuse_after_fork()
     if config.training.wandb:
         import_wandb()
-    trainer = Trainer(config, policy=policy, make=make)
-    device = jax.devices()[0]
+    return begin(Trainer(config, policy=policy, make=make), out, command=command, observers=observers, stop=stop)
+
+
+def begin(
+    trainer: Trainer,
+    out: Path,
+    *,
+    command: list[str] | None = None,
+    observers: Sequence[Observer] = (),
+    stop: threading.Event | None = None,
+) -> Session:
+    """A folder of its own for a trainer; if it cannot be made, the trainer is closed and nothing is left."""
+    config, device = trainer.config, jax.devices()[0]
     folder: RunFolder | None = None
     try:
         folder = RunFolder.create(

@@ -85,7 +85,7 @@ class Trainer(TrainState):
                 else "method guard needs the policy that acts (--policy module:factory, policy=…)"
             )
         self.root = jax.random.key(config.seed)
-        envs = make_envs(config, learning=True, make=make)
+        envs = self._worlds(make)
         try:
             super().__init__(**self._first(envs, known))
         except BaseException:
@@ -98,6 +98,10 @@ class Trainer(TrainState):
         self.per_call = updates_per_call(config, images=self.interface.spec.observation.image > 0)
         self._calibrate, self._judge = compiled_calibration(config)
         self._clock = (time.monotonic(), 0, 0)
+
+    def _worlds(self, make: Make | None) -> LabelledVectorEnv:
+        """The environments that are learned from."""
+        return make_envs(self.config, learning=True, make=make)
 
     def _first(self, envs: LabelledVectorEnv, known: Interface | None) -> dict[str, Any]:
         """The fields of a state before the first turn."""
@@ -161,17 +165,7 @@ class Trainer(TrainState):
         self.replay.add(self.row)
         playing = self.accounts.agent_steps >= training.prefill
         shielding = self.config.shielded and playing and self.accounts.frames >= training.shield_from
-        decision: Decision | None = None
-        wanted = self._wanted(training.explore if playing else AT_RANDOM)
-        if playing:
-            self.carry, decision = self._decide(self.carry, wanted, shielding)
-            self._learn_what_is_due()
-            actions = np.asarray(decision.action)
-        elif wanted is not None:
-            actions = np.where(np.isfinite(wanted), wanted, 0.0).astype(np.float32)
-        else:
-            rng = np.random.default_rng([self.config.seed, _tag("prefill"), self.turns])
-            actions = self.interface.random(rng, training.envs)
+        actions, decision = self._chosen(playing, shielding)
         raw, _, terminated, truncated, infos = self.envs.step(self.interface.to_env(actions))
         ended = (terminated, truncated)
         row = self.interface.rows(raw, actions, infos, ended, self.config)
@@ -186,6 +180,18 @@ class Trainer(TrainState):
             metrics = self._metrics()
             for observer in self.observers:
                 observer.metrics(metrics)
+
+    def _chosen(self, playing: bool, shielding: bool) -> tuple[np.ndarray, Decision | None]:
+        """What is done in all environments, in the model's terms, and what was decided, if anything was; learns on the way."""
+        wanted = self._wanted(self.config.training.explore if playing else AT_RANDOM)
+        if playing:
+            self.carry, decision = self._decide(self.carry, wanted, shielding)
+            self._learn_what_is_due()
+            return np.asarray(decision.action), decision
+        if wanted is not None:
+            return np.where(np.isfinite(wanted), wanted, 0.0).astype(np.float32), None
+        rng = np.random.default_rng([self.config.seed, _tag("prefill"), self.turns])
+        return self.interface.random(rng, self.config.training.envs), None
 
     def _with_proposals(self, row: Experience, raw: Any, shown: Interface) -> Experience:
         """The row with what a policy that is given proposes at its observations; NaN where that is nothing."""

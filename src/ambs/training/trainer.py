@@ -174,8 +174,8 @@ class Trainer(TrainState):
             actions = self.interface.random(rng, training.envs)
         raw, _, terminated, truncated, infos = self.envs.step(self.interface.to_env(actions))
         ended = (terminated, truncated)
-        row = self.interface.rows(raw, actions, infos, ended, self.config)
-        self.row = self._with_proposals(row, raw, self.interface)
+        arrived = self.interface.rows(raw, actions, infos, ended, self.config)
+        self.row = self._with_proposals(arrived, raw, self.interface)
         self.labels = infos["labels"]
         self.turns += 1
         for row in self.accounts.step(infos, ended, decision, shielding):
@@ -191,9 +191,9 @@ class Trainer(TrainState):
         """The row with what a policy that is given proposes at its observations; NaN where that is nothing."""
         if self.foreign is None:
             return row
-        found = self.foreign.propose(raw, row.is_first)
-        proposed = np.where(found.failed[:, None], np.nan, shown.from_env(found.action))
-        return row._replace(proposed=proposed.astype(np.float32))
+        found = self.foreign.propose(raw, np.asarray(row.is_first))
+        proposed: Any = np.where(found.failed[:, None], np.float32(np.nan), shown.from_env(found.action))
+        return row._replace(proposed=proposed)
 
     def _wanted(self, explore: float) -> np.ndarray | None:
         """What is put to the shield in place of the actor's own proposal: that of a policy that is given. For this share of the

@@ -170,7 +170,7 @@ class Guard:
         if single:
             done, wanted, other, p_safe, because, problem = (part[0] for part in rows)
             rows = (done, wanted, bool(other), float(p_safe), because, problem)
-        return GuardDecision(*rows, milliseconds, found.milliseconds)
+        return GuardDecision._make((*rows, milliseconds, found.milliseconds))
 
 
 def as_numpy(part: Any) -> np.ndarray:

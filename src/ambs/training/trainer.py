@@ -17,6 +17,7 @@ import numpy as np
 from ambs.acting.accounting import Accounts
 from ambs.acting.act import Player, compiled_act, default_thresholds, initial_actor_state
 from ambs.acting.adapter import Interface, interface, survey
+from ambs.acting.fidelity import fidelity
 from ambs.acting.foreign import ForeignPolicy
 from ambs.acting.worlds import Make, make_envs
 from ambs.agent.update import Learned, init
@@ -263,6 +264,13 @@ class Trainer(TrainState):
             for use in (Use.JUDGING, Use.LEARNING)
         )
         self.label_quality = held_out | memorised(held_out, trained)
+        if self.foreign is not None:
+            self.label_quality |= self._like_the_policy(windows(Use.JUDGING))
+
+    def _like_the_policy(self, windows: Experience) -> dict[str, float]:
+        """How like the policy that is given its clone is (`clone/…`)."""
+        found = compiled_fidelity(self.config)(self.player, windows, at(stream(self.root, "fidelity"), self.updates))
+        return {name: float(value) for name, value in found.items()}
 
     def _without_windows(self) -> None:
         """Where episodes are too short, or held-out or safe ones too few, to calibrate on, the Δ that is asked for is put in
@@ -359,6 +367,12 @@ def compiled_learn(config: Config, mirror: Mirror | None = None) -> Any:
 def compiled_calibration(config: Config) -> tuple[Any, Any]:
     """Setting thresholds and level, and judging labels and foresight, compiled."""
     return jax.jit(functools.partial(_set_thresholds, config=config)), jax.jit(functools.partial(_judge, config=config))
+
+
+@functools.lru_cache(maxsize=8)
+def compiled_fidelity(config: Config) -> Any:
+    """`fidelity`, compiled."""
+    return jax.jit(functools.partial(fidelity, config=config))
 
 
 def first_level(config: Config) -> jax.Array | None:

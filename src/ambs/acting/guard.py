@@ -58,7 +58,7 @@ class Guard:
         policy: Any,
         *,
         failsafe: Any = None,
-        limit_ms: float | None = LIMIT_MS,
+        limit_ms: float | int | None = LIMIT_MS,
         deterministic: bool | None = None,
         seed: int = 0,
     ) -> None:

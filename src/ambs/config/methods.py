@@ -1,12 +1,12 @@
-"""The paper's methods, and ours for a policy that is given, in one table that settings, presets, reports and `ambs reproduce` read. A new one is added here alone;
-its penalty, if that is new too, in `ambs.agent.penalties`.
+"""The paper's methods, and one for a policy that is given, in one table that settings, presets, reports and `ambs reproduce`
+read. A new one is added here alone; its penalty, if that is new too, in `ambs.agent.penalties`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from ambs.config.checks import choice
+from ambs.config.checks import LARGEST, choice
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,15 @@ METHODS: dict[str, Method] = {
     "penl": Method("AMBS + PENL", "penl", shielded=True),
     "plpg": Method("AMBS + PLPG", "plpg", shielded=True),
     "copt": Method("AMBS + COPT", "copt", shielded=True),
-    # A policy acts at its own rate, and the horizon is counted in its steps.
-    "guard": Method("Guard", "none", shielded=True, changes={"training": {"action_repeat": 1}}, foreign=True),
+    # The policy acts at its own rate, and the horizon is counted in its steps. While it is learned, the shield does not decide:
+    # what the policy does by itself is what its clone is to do, and what calibration judges risks by.
+    "guard": Method(
+        "Guard",
+        "none",
+        shielded=True,
+        changes={"training": {"action_repeat": 1, "explore": 0.2, "shield_from": LARGEST}},
+        foreign=True,
+    ),
 }
 """By the name that `--method` takes; in the order of tables and colours."""
 MethodName = Annotated[str, choice(METHODS)]

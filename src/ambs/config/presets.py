@@ -1,6 +1,7 @@
 """Named settings: sizes and amounts that fit a purpose."""
 
 from ambs.config.settings import (
+    LARGEST,
     AgentConfig,
     CalibrationConfig,
     Config,
@@ -54,7 +55,8 @@ def guard() -> Config:
             batch=16,
             length=32,
             train_ratio=32.0,
-            explore=0.1,
+            explore=0.2,
+            shield_from=LARGEST,
             updates_per_call=6,
             capacity=100_000,
             log_every=4000,

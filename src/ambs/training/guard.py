@@ -27,8 +27,8 @@ def train_shield(
 ) -> Path:
     """Learn what guards a policy, with the policy as it is, and return the run folder (`ambs.load(run).guard(policy)`).
 
-    `make` makes a labelled environment (`ambs.with_labels`), or is the name of one; it need not be one that can be saved. `policy`
-    has `predict` as Stable-Baselines3's have, or is a function of an observation. It proposes at every step, and its own
+    `make` makes a labelled environment (`ambs.with_labels`), or is the name of one; it need not be one that can be saved.
+    `policy` has `predict` as Stable-Baselines3's have, or is a function of an observation. It proposes at every step, and its own
     parameters are not touched; world model, label heads, critics, backup policy and a clone of it, which acts in imagination,
     are learned from `frames` steps. `spec` is the property to keep, such as "P>=0.9 [ G<=20 !hazard ]", counted in the policy's
     own steps. `changes` are groups of settings by name, as `training={"envs": 8}`.

@@ -135,7 +135,8 @@ def reopen(
 
     With `frames` it goes to so many, now and whenever it is resumed again. With `trust` a checkpoint that does not say
     which settings it was made with will do, too. An environment that is none of ours must be named again, as `env`, unless
-    the folder is trusted; one without a name, and a policy that is guarded, are given again. Nothing in the folder is changed before the checkpoint has proved to fit.
+    the folder is trusted; one without a name, and a policy that is guarded, are given again. Nothing in the folder is changed
+    before the checkpoint has proved to fit.
     """
     refuse_after_fork()
     folder = RunFolder.open(run)

@@ -17,6 +17,7 @@ import numpy as np
 from ambs.acting.accounting import Accounts
 from ambs.acting.act import Player, compiled_act, default_thresholds, initial_actor_state
 from ambs.acting.adapter import Interface, interface, survey
+from ambs.acting.fidelity import fidelity
 from ambs.acting.foreign import ForeignPolicy
 from ambs.acting.worlds import Make, make_envs
 from ambs.agent.update import Learned, init
@@ -168,8 +169,8 @@ class Trainer(TrainState):
         actions, decision = self._chosen(playing, shielding)
         raw, _, terminated, truncated, infos = self.envs.step(self.interface.to_env(actions))
         ended = (terminated, truncated)
-        row = self.interface.rows(raw, actions, infos, ended, self.config)
-        self.row = self._with_proposals(row, raw, self.interface)
+        arrived = self.interface.rows(raw, actions, infos, ended, self.config)
+        self.row = self._with_proposals(arrived, raw, self.interface)
         self.labels = infos["labels"]
         self.turns += 1
         for row in self.accounts.step(infos, ended, decision, shielding):
@@ -197,9 +198,9 @@ class Trainer(TrainState):
         """The row with what a policy that is given proposes at its observations; NaN where that is nothing."""
         if self.foreign is None:
             return row
-        found = self.foreign.propose(raw, row.is_first)
-        proposed = np.where(found.failed[:, None], np.nan, shown.from_env(found.action))
-        return row._replace(proposed=proposed.astype(np.float32))
+        found = self.foreign.propose(raw, np.asarray(row.is_first))
+        proposed: Any = np.where(found.failed[:, None], np.float32(np.nan), shown.from_env(found.action))
+        return row._replace(proposed=proposed)
 
     def _wanted(self, explore: float) -> np.ndarray | None:
         """What is put to the shield in place of the actor's own proposal: that of a policy that is given. For this share of the
@@ -269,6 +270,13 @@ class Trainer(TrainState):
             for use in (Use.JUDGING, Use.LEARNING)
         )
         self.label_quality = held_out | memorised(held_out, trained)
+        if self.foreign is not None:
+            self.label_quality |= self._like_the_policy(windows(Use.JUDGING))
+
+    def _like_the_policy(self, windows: Experience) -> dict[str, float]:
+        """How like the policy that is given its clone is (`clone/…`)."""
+        found = compiled_fidelity(self.config)(self.player, windows, at(stream(self.root, "fidelity"), self.updates))
+        return {name: float(value) for name, value in found.items()}
 
     def _without_windows(self) -> None:
         """Where episodes are too short, or held-out or safe ones too few, to calibrate on, the Δ that is asked for is put in
@@ -365,6 +373,12 @@ def compiled_learn(config: Config, mirror: Mirror | None = None) -> Any:
 def compiled_calibration(config: Config) -> tuple[Any, Any]:
     """Setting thresholds and level, and judging labels and foresight, compiled."""
     return jax.jit(functools.partial(_set_thresholds, config=config)), jax.jit(functools.partial(_judge, config=config))
+
+
+@functools.lru_cache(maxsize=8)
+def compiled_fidelity(config: Config) -> Any:
+    """`fidelity`, compiled."""
+    return jax.jit(functools.partial(fidelity, config=config))
 
 
 def first_level(config: Config) -> jax.Array | None:

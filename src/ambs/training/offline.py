@@ -154,13 +154,14 @@ def _dealt(episodes: Sequence[Episode], most: int, psi: Formula) -> LoggedVector
 
 def _paced(config: Config, worlds: LoggedVectorEnv, updates: int) -> Config:
     """The settings for these logs: so many updates, spread over the last part of them."""
-    frames, training = worlds.steps_within(worlds.rows), config.training
-    prefill = int(READ_FIRST * frames)
+    frames, before, training = *map(worlds.steps_within, (worlds.rows, worlds.rows - 1)), config.training
+    prefill = int(READ_FIRST * before)
     pace = {
         "envs": worlds.num_envs,
         "frames": frames,
         "prefill": prefill,
-        "train_ratio": updates * training.batch * training.length / max(frames - prefill, 1),
+        # A little more, so that rounding does not cost the last one.
+        "train_ratio": (updates + 1e-6) * training.batch * training.length / max(before - prefill, 1),
         "early_ratio": None,
         "explore": 0.0,
         "mirror": False,

@@ -45,7 +45,7 @@ def guard() -> Config:
         obs="vector",
         method="guard",
         model=ModelConfig(size="xxs", learning_rate=2e-3, vector_scale=100.0, label_scale=10.0),
-        agent=AgentConfig(penalty="none", learning_rate=5e-4, imagination=15, imagine_from=64),
+        agent=AgentConfig(penalty="none", learning_rate=5e-4, imagination=15, imagine_from=64, backup_imitation=0.2),
         shield=ShieldConfig(horizon=20, chunk=64, traces=256),
         training=TrainingConfig(
             frames=100_000,

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from ambs.acting.agent import Agent, load
+from ambs.acting.evaluate import Watcher, paired, summary
 from ambs.acting.evaluate import evaluate as play
-from ambs.acting.evaluate import paired, summary
 from ambs.acting.fidelity import fidelity, verdict
 from ambs.acting.worlds import Make, make_envs
 from ambs.config import Config
@@ -53,16 +53,20 @@ class Comparison:
 
     def remarks(self) -> list[str]:
         """What is to be said beside the table."""
-        found = []
-        if self.clone:
-            found.append(
-                f"The clone misses the policy's proposals by {self.clone['clone/error']:.3f} of the range (in imagined states by "
-                f"{self.clone['clone/imagined_error']:.3f}), which moves p̃ by {self.clone['clone/risk_difference']:.3f}."
-            )
-            found += [f"Beware: {doubt}." for doubt in [verdict(self.clone)] if doubt]
+        found = clone_remarks(self.clone) if self.clone else []
         if self.level != self.asked and "on" in self.sides:
             found.append(f"The shield accepts up to Δ = {self.level:.3g}, where {self.asked:g} was asked for.")
         return found
+
+
+def clone_remarks(found: dict[str, float]) -> list[str]:
+    """How like the policy its clone is, in words."""
+    told = (
+        f"The clone misses the policy's proposals by {found['clone/error']:.3f} of the range (in imagined states by "
+        f"{found['clone/imagined_error']:.3f}), which moves p̃ by {found['clone/risk_difference']:.3f}."
+    )
+    doubt = verdict(found)
+    return [told, f"Beware: {doubt}."] if doubt else [told]
 
 
 def evaluate(
@@ -95,6 +99,34 @@ def evaluate(
     settings = agent.config.shield
     clone = watch.fidelity() if watch is not None else {}
     return Comparison(sides, difference, clone, settings.safety_level, settings.as_asked().safety_level)
+
+
+def both(*watchers: Watcher | None) -> Watcher | None:
+    """Several who look on as one; None: nobody does."""
+    there = [one for one in watchers if one is not None]
+    return _All(there) if len(there) > 1 else next(iter(there), None)
+
+
+class _All:
+    """All of them, one after the other."""
+
+    def __init__(self, watchers: list[Watcher]) -> None:
+        self.watchers = watchers
+
+    def decided(self, first: int, seen: dict[str, Any]) -> None:
+        """Tell everybody."""
+        for watcher in self.watchers:
+            watcher.decided(first, seen)
+
+    def stepped(self, first: int, seen: dict[str, Any]) -> None:
+        """Tell everybody."""
+        for watcher in self.watchers:
+            watcher.stepped(first, seen)
+
+    def played(self, first: int, envs: Any) -> None:
+        """Tell everybody."""
+        for watcher in self.watchers:
+            watcher.played(first, envs)
 
 
 class Notes:

@@ -23,7 +23,11 @@ class Train:
     """
 
     preset: Literal["quickstart", "guard", "default", "paper-scale"] = "default"
-    """quickstart: point_world, minutes on two cores. default: the paper's tasks on one GPU. paper-scale: its sizes."""
+    """quickstart: point_world, minutes on two cores. guard: around a policy of yours in a world of a few numbers (what --policy
+    takes, if nothing else is said), as quick. default: the paper's tasks on one GPU. paper-scale: its sizes."""
+    policy: str | None = None
+    """A policy of yours that acts, module:factory or file.py:factory; what guards it is learned (method guard). It has predict as
+    in Stable-Baselines3, or is a function of the observation."""
     spec: str | None = None
     """Safety property such as "P>=0.9 [ G<=30 !hazard ]": Δ, horizon and Ψ at once; or a formula such as "!hazard": Ψ alone. ε
     stays, unless Δ does not exceed it. None: the preset's Δ and horizon, the environment's own Ψ."""
@@ -50,8 +54,10 @@ class Train:
 
         def begin(**hooks: Any) -> Any:
             prepare_device(self.device, self.settings.model.size)
+            from ambs.acting.foreign import load_policy
             from ambs.training.session import start
 
-            return start(self.settings, self.out, command=["ambs", *sys.argv[1:]], **hooks)
+            policy = None if self.policy is None else load_policy(self.policy)
+            return start(self.settings, self.out, command=["ambs", *sys.argv[1:]], policy=policy, **hooks)
 
         return watch(begin)

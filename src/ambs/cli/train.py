@@ -37,6 +37,8 @@ class Resume:
     """Go to so many frames instead, now and whenever it is resumed again; None: as many as it was to have."""
     env: str | None = None
     """The run's environment once more, where it is one of your own (module:factory): a folder's word does not run code."""
+    policy: str | None = None
+    """The policy that the run guards once more, module:factory or file.py:factory."""
     trust: bool = False
     """Take the folder's word: for its environment, if that is none of ours and installed; and for settings that an old checkpoint
     (format 1) has no digest of."""
@@ -49,8 +51,10 @@ class Resume:
             from ambs.storage.run_folder import RunFolder
 
             prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
+            from ambs.acting.foreign import load_policy
             from ambs.training.session import reopen
 
+            hooks["policy"] = None if self.policy is None else load_policy(self.policy)
             session, sentences = reopen(self.run_folder, frames=self.frames, env=self.env, trust=self.trust, **hooks)
             for sentence in sentences:
                 print(f"ambs: {sentence}", file=sys.stderr)
@@ -69,7 +73,10 @@ def parse_train(args: list[str]) -> Train:
     args = _renamed(migrated_flags(args))
     known = _early(args)
     file = known.pop("config", None)
-    preset = known.pop("preset", "default")
+    guarded = known.pop("policy", None) is not None
+    preset = known.pop("preset", "guard" if guarded else "default")
+    if guarded:
+        known.setdefault("method", "guard")
     notes: list[str] = []
     try:
         changes = read_settings(Path(file)) if file is not None else None
@@ -109,7 +116,7 @@ def _renamed(args: list[str]) -> list[str]:
 def _early(args: list[str]) -> dict[str, str]:
     """The flags that change the defaults of others, by name; what is said twice must be the same."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("--preset", "--semantics", "--method", "--spec", "--shield", "--config"):
+    for name in ("--preset", "--semantics", "--method", "--spec", "--shield", "--config", "--policy"):
         first.add_argument(name, action="append")
     try:
         told, _ = first.parse_known_args(args)

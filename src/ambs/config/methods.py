@@ -38,7 +38,10 @@ METHODS: dict[str, Method] = {
         "Guard",
         "none",
         shielded=True,
-        changes={"training": {"action_repeat": 1, "explore": 0.2, "shield_from": LARGEST}},
+        changes={
+            "agent": {"backup_imitation": 0.2},
+            "training": {"action_repeat": 1, "explore": 0.2, "shield_from": LARGEST},
+        },
         foreign=True,
     ),
 }

@@ -96,6 +96,8 @@ def test_guarantee_as_a_table(capsys):
         (["train", "--dry-run", "--preset", "quickstart", "--psi", "!hazrd"], "unknown atom 'hazrd'"),
         (["train", "--dry-run", "--spec", "P>=0.9 [ G<=30 !lava ]"], "unknown atom 'lava'"),
         (["train", "--env", "PointGaol1"], "unknown environment 'PointGaol1'"),
+        (["train", "--method", "guard"], "method guard needs the policy that acts"),
+        (["train", "--dry-run", "--policy", "nowhere:ppo"], "module 'nowhere' cannot be imported"),
         (["train", "--training.batch", "1000000000"], "a batch of 1000000000 sequences can"),
     ],
 )

@@ -85,3 +85,11 @@ def test_policies_and_methods_must_fit():
         start(resolve("quickstart"), command=[], policy=balance)
     with pytest.raises(ambs.UserError, match="needs the policy"):
         ambs.train_shield(cartpole, policy=None)
+
+
+def test_a_policy_that_proposes_nothing_is_refused_at_once():
+    def policy(observation):
+        raise OSError("no weights")
+
+    with pytest.raises(ambs.UserError, match=r"nothing that could be guarded: .*OSError: no weights"):
+        start(resolve("guard", changes={"model": {"standardise": False}}), command=[], policy=policy)

@@ -96,6 +96,8 @@ class Evaluate:
 
         agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
         given = load_policy(self.policy) if ":" in self.policy else None
+        if agent.config.guards and self.policy == "task":
+            tell("this run guards a policy that is given, and what acts here is its clone: --policy names the policy")
         changes = self._shield(agent.config, agent.interface.spec.psi)
         agent = agent.behind(**changes) if changes else agent
         console = Console(stderr=True)

@@ -40,14 +40,17 @@ class Train:
     out: Path = Path("runs")
     """Folder in which the run folder is made."""
     dry_run: bool = False
-    """Check the settings, with one environment that is made and thrown away, print them as JSON, and train nothing."""
+    """Check the settings, with one environment and the policy made and thrown away, print them as JSON, and train nothing."""
     settings: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
 
     def run(self) -> int:
         """Train, with a display."""
         if self.dry_run:
+            from ambs.acting.foreign import load_policy
             from ambs.acting.worlds import make_envs
 
+            if self.policy is not None:
+                load_policy(self.policy)
             make_envs(self.settings, 1, learning=True).close()
             print(json.dumps(asdict(self.settings), indent=1))
             return 0

@@ -79,6 +79,8 @@ class Trainer(TrainState):
         make: Make | None = None,
     ) -> None:
         self.config, self.observers, self._given = config, list(observers), policy
+        self._asked_of_policy = (0, 0)
+        """How often a policy that is given was asked by this process, and how often it failed."""
         if config.guards != (policy is not None):
             raise UserError(
                 f"method {config.method} takes no policy: guard does"
@@ -199,6 +201,10 @@ class Trainer(TrainState):
         if self.foreign is None:
             return row
         found = self.foreign.propose(raw, np.asarray(row.is_first))
+        asked, failed = self._asked_of_policy
+        self._asked_of_policy = (asked + found.failed.size, failed + int(found.failed.sum()))
+        if not asked and found.failed.all():
+            raise UserError(f"the policy proposes nothing that could be guarded: {found.why[0]}")
         proposed: Any = np.where(found.failed[:, None], np.float32(np.nan), shown.from_env(found.action))
         return row._replace(proposed=proposed)
 
@@ -324,6 +330,8 @@ class Trainer(TrainState):
         }
         if self.level is not None:
             row["shield/level"] = self.config.shield.levels()[int(self.level)]
+        asked, failed = self._asked_of_policy
+        row |= {"policy/failed": failed / asked} if asked else {}
         self.sums = {}
         clock, frames, updates = self._clock
         elapsed = max(time.monotonic() - clock, 1e-9)

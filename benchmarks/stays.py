@@ -3,8 +3,8 @@
     python benchmarks/stays.py [--env PointGoal1] [--entries 150] [--tries 60]
 
 From each state in which a hazard has just been entered: the fixed actions (full throttle ahead or back, with and without turning;
-coasting), and `--tries` random plans of two actions, the first held for 1 to 8 steps. The shortest stay of them all is what nobody
-who enters at that speed can do much better than. Steps of two frames; prints a JSON line.
+coasting), and `--tries` random plans of two actions, the first held for 1 to 8 steps. The shortest stay of them all is what
+nobody who enters at that speed can do much better than. Steps of two frames; prints a JSON line.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import json
 from typing import Any
 
 import numpy as np
-from held_out import Driver
 
 from ambs.envs import make
+from held_out import Driver
 
 LONGEST = 60
 """Steps after which a stay is given up."""

@@ -58,7 +58,7 @@ def tiny_sizes() -> Any:
 
 @contextlib.contextmanager
 def ignorant_agent(settings: Any) -> Any:
-    """An agent of size `TINY` that has learned nothing, in a world of discrete actions; quick to compile."""
+    """An agent of size `TINY` that has learned nothing; quick to compile."""
     from ambs.acting.act import Player, act, default_thresholds
     from ambs.acting.adapter import interface
     from ambs.acting.agent import Agent
@@ -75,7 +75,7 @@ def ignorant_agent(settings: Any) -> Any:
         envs = make_envs(settings, 1)
         known = interface(envs, settings)
         envs.close()
-        shapes = jax.eval_shape(lambda key: init(known.spec, settings, discrete=True, key=key), fresh())
+        shapes = jax.eval_shape(lambda key: init(known.spec, settings, discrete=known.discrete, key=key), fresh())
         learned = filled(shapes)
         behaviour = learned.behaviour
         thresholds = default_thresholds(settings, len(known.spec.atoms))

@@ -15,15 +15,19 @@ _PUBLIC = {
     "CalibrationConfig": "ambs.config",
     "Config": "ambs.config",
     "Decision": "ambs.shield",
+    "Guard": "ambs.acting.guard",
+    "GuardDecision": "ambs.acting.guard",
     "ModelConfig": "ambs.config",
     "ShieldProblem": "ambs.shield",
     "Reason": "ambs.shield",
     "SafetyConfig": "ambs.shield",
     "ShieldConfig": "ambs.shield",
     "Shielded": "ambs.shield",
+    "ShieldedVector": "ambs.acting.guarded",
     "TrainingConfig": "ambs.config",
     "UserError": "ambs.errors",
     "bounded_safety": "ambs.spec",
+    "evaluate": "ambs.acting.compare",
     "load": "ambs.acting.agent",
     "make": "ambs.envs",
     "make_vector": "ambs.envs",
@@ -34,6 +38,7 @@ _PUBLIC = {
     "rollout": "ambs.shield",
     "simulator_dynamics": "ambs.shield",
     "train": "ambs.training.session",
+    "train_shield": "ambs.training.guard",
     "with_labels": "ambs.envs",
 }
 
@@ -42,6 +47,10 @@ __all__ = [*_PUBLIC, "__version__"]
 if TYPE_CHECKING:
     from ambs.acting.agent import Agent as Agent
     from ambs.acting.agent import load as load
+    from ambs.acting.compare import evaluate as evaluate
+    from ambs.acting.guard import Guard as Guard
+    from ambs.acting.guard import GuardDecision as GuardDecision
+    from ambs.acting.guarded import ShieldedVector as ShieldedVector
     from ambs.config import AgentConfig as AgentConfig
     from ambs.config import CalibrationConfig as CalibrationConfig
     from ambs.config import Config as Config
@@ -67,6 +76,7 @@ if TYPE_CHECKING:
     from ambs.spec import bounded_safety as bounded_safety
     from ambs.spec import parse_formula as parse_formula
     from ambs.spec import parse_property as parse_property
+    from ambs.training.guard import train_shield as train_shield
     from ambs.training.session import train as train
 else:
 

@@ -138,6 +138,8 @@ def no_battery():
             ["report", "runs", "--out", "report.pdf"],
             "a report is html, md, png, csv or json, which --format says, and not pdf",
         ),
+        (["train", "--method", "guard"], "method guard needs the policy that acts"),
+        (["train", "--dry-run", "--policy", "nowhere:ppo"], "module 'nowhere' cannot be imported"),
         (["train", "--training.batch", "1000000000"], "a batch of 1000000000 sequences can"),
     ],
 )

@@ -24,7 +24,7 @@ def test_every_combination_survives_json(preset, semantics, method):
     config = resolve(preset, semantics=semantics, method=method)
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
     assert config.shielded == (method not in ("lag", "dreamer"))
-    assert config.agent.penalty == {"ambs": "none", "dreamer": "none"}.get(method, method)
+    assert config.agent.penalty == {"ambs": "none", "dreamer": "none", "guard": "none"}.get(method, method)
     # In a file it is the same method, and what such a file makes can be given as one again.
     assert resolve(preset, changes={"method": method, "semantics": semantics}) == config
     assert resolve(preset, changes=json.loads(json.dumps(to_dict(config)))) == config

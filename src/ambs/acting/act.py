@@ -85,6 +85,7 @@ def act(
     root: Key[Array, ""],
     step: Int[Array, ""],
     usable: Bool[Array, "envs"] | None = None,
+    proposed: Float[Array, "envs actions"] | None = None,
     *,
     config: Config,
     shielded: bool,
@@ -95,7 +96,8 @@ def act(
 
     `root` is the run's key, `step` the number of the decision; each purpose draws from its own stream. `labels_now` are
     the labels of the current states; None: what the model makes of the observation. `active` switches a shield on that is
-    built in (`shielded`).
+    built in (`shielded`). `proposed` is what a policy that is given proposes, in place of the actor; NaN: nothing, and as
+    what is not finite it is overridden.
 
     An observation that is not `usable` or not finite, or that makes a latent that is not finite, does not reach the memory:
     it is not trusted, and shield or not the backup policy's best action for the last good state is executed, reason
@@ -109,8 +111,8 @@ def act(
     good = jax.vmap(all_finite)((observation, seen)) & (is_first | jax.vmap(all_finite)(carry))
     good = good if usable is None else good & usable
     latent = select(good, seen, _last_good(fast, carry, is_first, seen))
-    actor = getattr(fast.actors, policy)
-    proposed = jax.vmap(actor.act)(_keys(root, "policy", step, envs), latent)
+    if proposed is None:
+        proposed = jax.vmap(getattr(fast.actors, policy).act)(_keys(root, "policy", step, envs), latent)
     if labels_now is None:
         known = jax.vmap(fast.model.trace_labels)(latent.features)[:, -1] >= player.thresholds[None]
     else:

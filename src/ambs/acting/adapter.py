@@ -97,6 +97,13 @@ class Interface:
         stretched = (self.low + (unit + 1) / 2 * (self.high - self.low)).astype(np.float32)
         return stretched.clip(*self._bounds())  # By rounding it can lie beyond them.
 
+    def from_env(self, actions: np.ndarray) -> np.ndarray:
+        """The environment's actions `[batch, …]` in the model's terms `[batch, actions]`: what `to_env` makes them of."""
+        if self.discrete:
+            return np.eye(self.spec.actions, dtype=np.float32)[np.asarray(actions, int)]
+        span = np.where(self.high > self.low, self.high - self.low, 1)
+        return (2 * (np.asarray(actions, float) - self.low) / span - 1).astype(np.float32)
+
     def allows(self, actions: np.ndarray) -> np.ndarray:
         """Which of the environment's actions `[batch, …]` are finite and within its bounds, in single precision."""
         if self.discrete:

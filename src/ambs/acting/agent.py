@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,9 @@ from ambs.storage import checkpoint
 from ambs.storage.arrays import restore
 from ambs.storage.binding import check_bound
 from ambs.storage.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from ambs.acting.guard import Guard
 
 NEUTRAL = {"hold", "leave", "failsafe_after", "traces", "chunk", "label_threshold"}
 """Settings of a shield that leave the level in force what it was calibrated for."""
@@ -128,6 +131,12 @@ class Agent:
         path = shield.path or f"G<={shield.horizon} {bracketed(self.interface.spec.psi, 0)}"
         return f"P>={round(1 - shield.safety_level, 12):g} [ {path} ]"
 
+    def guard(self, policy: Any, **options: Any) -> "Guard":
+        """This agent's shield around a policy that somebody else has made; options are those of `ambs.acting.guard.Guard`."""
+        from ambs.acting.guard import Guard
+
+        return Guard(self, policy, **options)
+
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""
         ended = as_array("which of the episodes are over", which)
@@ -135,11 +144,13 @@ class Agent:
             raise UserError(f"restart takes {self.batch} truth values, got {ended.dtype} of shape {ended.shape}")
         self._first = self._first | ended
 
-    def act(self, observation: Any, labels: Any = None) -> Decision:
+    def act(self, observation: Any, labels: Any = None, proposed: Any = None) -> Decision:
         """Decide on observations as the environment gives them, `[batch, …]`, or a single one if the batch is one.
 
         The decision's actions are the environment's. `labels` bool `[batch, atoms]` are those of the current states, if
-        they are known; else the shield goes by what the model makes of the observation.
+        they are known; else the shield goes by what the model makes of the observation. `proposed` `[batch, …]` are actions
+        of the environment that somebody else proposes, in place of the task policy: what lies beyond the bounds is cut to
+        them, and what is no action (NaN, or none of the discrete ones) is overridden.
 
         An observation that is not finite, lies outside the bounds of its space, has masked entries, or is not of the shape and
         kind that the agent was trained on, is refused: memory stays as it was, the backup policy's best action for the last
@@ -147,7 +158,7 @@ class Agent:
         """
         self._claim()
         try:
-            return self._decide(observation, labels)
+            return self._decide(observation, labels, None if proposed is None else self._wanted(proposed))
         finally:
             self._lock.release()
 
@@ -162,7 +173,31 @@ class Agent:
             raise UserError("this agent acts in episodes of another thread: load one for each, or call start first")
         self._thread = mine
 
-    def _decide(self, observation: Any, labels: Any) -> Decision:
+    def observe(self, executed: Any, which: np.ndarray | None = None) -> None:
+        """Say what was really executed `[batch, …]` since the last decision, where something else changed it (`which` `[batch]`;
+        None: everywhere): memory goes on from that."""
+        actions = self._wanted(executed)
+        if not np.isfinite(actions).all():
+            raise UserError("what was executed must be actions of the environment, and some of these are none")
+        where = np.ones(self.batch, bool) if which is None else np.asarray(which, bool)
+        action = jnp.where(jnp.asarray(where)[:, None], jnp.asarray(actions), self._carry.action)
+        self._carry = self._carry._replace(action=action)
+
+    def _wanted(self, actions: Any) -> np.ndarray:
+        """Actions of the environment in the model's terms `[batch, actions]`; NaN where one is none."""
+        wanted = (self.batch,) if self.interface.discrete else (self.batch, self.interface.spec.actions)
+        array = np.asarray(actions)
+        if array.shape != wanted and not (self.batch == 1 and array.shape == wanted[1:]):
+            raise UserError(f"proposed actions must have shape {wanted}, got {array.shape}")
+        array = array.reshape(wanted)
+        if array.dtype.kind not in "fiub" or (self.interface.discrete and array.dtype.kind not in "iu"):
+            raise UserError(f"proposed actions must be {'whole ' * self.interface.discrete}numbers, got {array.dtype}")
+        if self.interface.discrete:
+            known = self.interface.allows(array)
+            return np.where(known[:, None], self.interface.from_env(np.where(known, array, 0)), np.float32(np.nan))
+        return self.interface.from_env(array.clip(self.interface.low, self.interface.high))
+
+    def _decide(self, observation: Any, labels: Any, proposed: np.ndarray | None) -> Decision:
         parts, self.refused = self._checked(observation)
         usable = np.full(self.batch, not self.refused)
         if "vector" in parts and not self.refused:
@@ -177,6 +212,7 @@ class Agent:
             self.root,
             self.steps,
             usable,
+            proposed,
         )
         for name, part in parts.items():
             bad = np.flatnonzero(usable & ~np.isfinite(part.reshape(self.batch, -1)).all(axis=1)).tolist()

@@ -9,6 +9,7 @@ import numpy as np
 from ambs.acting.accounting import Accounts
 from ambs.acting.adapter import interface
 from ambs.acting.agent import Agent
+from ambs.acting.foreign import ForeignPolicy
 from ambs.config.checks import whole
 from ambs.errors import UserError
 from ambs.shield.rules import Decision
@@ -46,8 +47,11 @@ def evaluate(
     watch: Watcher | None = None,
     begin: int = 0,
     batch: int | None = None,
+    given: Any = None,
 ) -> list[dict[str, Any]]:
     """Play `episodes` worlds of a `seed`, numbered from `begin`, and return a row for each: return, violations, overrides …
+
+    `given`: a policy that somebody else has made, which acts in place of the task policy.
 
     Worlds and noise depend on the numbers (and noise on how many play at once, `batch`) alone, so that two evaluations meet
     the same ones.
@@ -58,8 +62,9 @@ def evaluate(
     envs = agent.worlds(size)
     try:
         _refuse_another_world(agent, envs)
+        asked = None if given is None else _asked(agent, envs, given)
         for first in range(begin, end, size):
-            rows += _batch(agent, envs, first, min(size, end - first), seed, shield, policy, on_step, watch)
+            rows += _batch(agent, envs, first, min(size, end - first), seed, shield, policy, on_step, watch, asked)
     finally:
         envs.close()
     return rows
@@ -75,6 +80,18 @@ def _refuse_another_world(agent: Agent, envs: Any) -> None:
             )
 
 
+def _asked(agent: Agent, envs: Any, policy: Any) -> ForeignPolicy:
+    spaces = envs.single_observation_space, envs.single_action_space
+    return ForeignPolicy(policy, *spaces, deterministic=agent.config.training.deterministic)
+
+
+def proposals(asked: ForeignPolicy, raw: Any, fresh: np.ndarray) -> np.ndarray:
+    """What a policy proposes, `[batch, …]` as the environment takes it; no action at all where it failed."""
+    found = asked.propose(raw, fresh)
+    none = np.nan if found.action.dtype.kind == "f" else -1
+    return np.where(found.failed.reshape(-1, *(1,) * (found.action.ndim - 1)), none, found.action)
+
+
 def _batch(
     agent: Agent,
     envs: Any,
@@ -85,6 +102,7 @@ def _batch(
     policy: Policy,
     on_step: Callable[[int], None] | None,
     watch: Watcher | None,
+    asked: ForeignPolicy | None,
 ) -> list[dict[str, Any]]:
     """Episodes `first`, … of which `count` are wanted; the rest of the batch plays on, since noise depends on its size."""
     size = envs.num_envs
@@ -101,7 +119,7 @@ def _batch(
         if policy == "random":
             actions = agent.interface.to_env(agent.interface.random(rng, size))
         else:
-            decision = agent.act(raw, infos["labels"])
+            decision = agent.act(raw, infos["labels"], None if asked is None else proposals(asked, raw, infos["fresh"]))
             actions = np.asarray(decision.action)
         live = [index for index in range(count) if index not in found]
         seen = {"observation": raw, "labels": infos["labels"], "decision": decision, "action": actions}

@@ -14,10 +14,16 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from ambs.acting.act import Player, in_precision, shield_problem
 from ambs.config import Config
+from ambs.data import Experience
 from ambs.dynamics import Dynamics, SplitDynamics
 from ambs.shield.problem import Policy, ShieldProblem, Trace
 from ambs.shield.traces import all_finite, judge, rollout, sample, trace_keys
 from ambs.streams import stream
+from ambs.world_model.model import WorldModel
+from ambs.world_model.rssm import Latent
+
+AT_ONCE = 64
+"""Windows whose pictures are encoded at once on a GPU."""
 
 
 class Foreseen(NamedTuple):
@@ -78,6 +84,24 @@ def of_shield(player: Player, config: Config, dtype: Any = jnp.float32) -> Imagi
     """The futures that the shield itself judges: as far, and with whom it imagines after the proposed action."""
     own = of_model(player, config, "backup" if config.shield.kind == "recovery" else "task", dtype)
     return dataclasses.replace(own, steps=config.shield.steps, shield=None)
+
+
+def filtered(model: WorldModel, windows: Experience, keys: Key[Array, "windows"]) -> Latent:
+    """Latents `[windows, time]` of all steps of the windows, each with every observation up to it."""
+    initial = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf[None], (keys.shape[0], *leaf.shape)), model.rssm.initial()
+    )
+    embeddings = _embed(model, windows)
+    return model.rssm.filter(initial, windows.action, embeddings, windows.is_first, keys).latent
+
+
+def _embed(model: WorldModel, windows: Experience) -> Float[Array, "windows time embedding"]:
+    """Some windows at a time, for their pictures would fill gigabytes; on CPUs, whose convolutions are slow in loops and
+    which have the memory, all at once."""
+    one = jax.vmap(model.encoder)
+    if jax.default_backend() == "cpu":
+        return jax.vmap(one)(windows.observation)
+    return jax.lax.map(one, windows.observation, batch_size=AT_ONCE)
 
 
 def foresee(imagination: Imagination, key: Key[Array, ""], state: PyTree, proposed: PyTree, traces: int) -> Foreseen:

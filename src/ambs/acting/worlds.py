@@ -4,6 +4,7 @@ Settings may name `module:factory`, and making that environment imports and runs
 has not asked for that: the user names the environment again, or says that the folder is trusted.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ambs.config import Config
@@ -12,10 +13,31 @@ from ambs.envs.registration import full_id, make_vector
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import UserError
 
+GIVEN = "given"
+"""Name of an environment that a function of the user's own program makes; it has no other."""
+Make = Callable[[], Any]
 
-def make_envs(config: Config, count: int | None = None, *, learning: bool = False) -> LabelledVectorEnv:
-    """The environments of a run; for learning they show what the decoder must reconstruct, too."""
+
+def make_envs(
+    config: Config, count: int | None = None, *, learning: bool = False, make: Make | None = None
+) -> LabelledVectorEnv:
+    """The environments of a run; for learning they show what the decoder must reconstruct, too.
+
+    `make` makes one of an environment that has no name (`GIVEN`); they then run in this process, for such a function can rarely
+    be sent to another.
+    """
     training = config.training
+    common: dict[str, Any] = {
+        "spec": config.psi,
+        "action_repeat": training.action_repeat,
+        "max_faults": training.max_faults,
+    }
+    if make is not None:
+        return make_vector(make, count or training.envs, serial=True, **common)
+    if config.env == GIVEN:
+        raise UserError(
+            "this run's environment was made by a function of the program that trained it: pass that again (make=…)"
+        )
     both = learning and config.obs == "vision" and config.model.also_predict == "sensors"
     # Ours run in this process, where nothing can be killed.
     options: dict[str, Any] = {"timeout": training.env_timeout} if ":" in config.env else {}
@@ -25,9 +47,7 @@ def make_envs(config: Config, count: int | None = None, *, learning: bool = Fals
         config.env,
         count or training.envs,
         observation="both" if both else config.obs,
-        spec=config.psi,
-        action_repeat=training.action_repeat,
-        max_faults=training.max_faults,
+        **common,
         **options,
     )
 
@@ -60,4 +80,4 @@ def worlds_of(config: Config, named: str | None, trust: bool, count: int) -> Lab
 
 
 def _id(env: str) -> str:
-    return env if is_foreign(env) else full_id(env)
+    return env if is_foreign(env) or env == GIVEN else full_id(env)

@@ -41,6 +41,14 @@ class Starts(NamedTuple):
     """Whether it violates Ψ."""
 
 
+class Lesson(NamedTuple):
+    """What a policy that is given proposed in the states of a batch; the task policy learns to propose the same."""
+
+    features: Float[Array, "rows features"]
+    proposed: Float[Array, "rows actions"]
+    """NaN where it proposed nothing."""
+
+
 class Normalisers(NamedTuple):
     """Return scales: reward and cost of the task policy, cost of the backup policy."""
 
@@ -95,15 +103,19 @@ def behaviour_loss(
     multiplier: Multiplier,
     config: Config,
     key: Key[Array, ""],
+    lesson: Lesson | None = None,
 ) -> tuple[Float[Array, ""], tuple[Normalisers, Multiplier, Metrics]]:
-    """The loss of both policies and all critics on one imagination; and what the next step goes on with, and metrics."""
+    """The loss of both policies and all critics on one imagination; and what the next step goes on with, and metrics.
+
+    With a `lesson` the task policy is a clone: it learns from that, and nothing from what is imagined.
+    """
     agent, actors, cost = config.agent, behaviour.actors, model.spec.cost
     players = jax.tree.map(sg, actors) if agent.actor_grad == "reinforce" else actors
     with jax.named_scope("imagine"):
         dreams = imagine(model, players, starts.latent, agent.imagination, key)
     frozen = jax.tree.map(sg, behaviour.critics)
     values, anchors = _say(frozen, dreams).by_critic(), sg(_say(slow, dreams))
-    returns = _returns(dreams, values, anchors.by_critic(), config, cost)
+    returns = _returns(dreams, values, anchors.by_critic(), config, cost, _strayed(actors.task, dreams.backup, config))
     normalisers = _normalise(normalisers, returns, agent.norm_decay)
     scales = _scales(normalisers, agent, cost)
 
@@ -113,7 +125,7 @@ def behaviour_loss(
     weights = rule.apply(Imagined(dreams.task.cost[1:], returns.penalty, safe_value, joint), multiplier)
     gains = _gains(returns, values, scales, weights)
     reach = ByPolicy(*(_reach(part.proceed, starts.goes_on, config.safety.discount) for part in dreams))
-    policy_loss, of_policies = _policy_losses(actors, dreams, gains, reach, starts, config)
+    policy_loss, of_policies = _policy_losses(actors, dreams, gains, reach, starts, config, lesson)
     critic_loss, of_critics = _critic_losses(behaviour.critics, anchors, dreams, returns, reach, agent)
     mean_cost = sg(returns.penalty).mean()
     metrics = of_policies | of_critics | {
@@ -138,16 +150,33 @@ def _values(critics: Critics, dream: Dream) -> Float[Array, "time_and_one traces
     return jax.vmap(jax.vmap(critics.values))(dream.features)
 
 
-def _returns(dreams: Dreams, values: ByCritic, slow: ByCritic, config: Config, cost: float) -> ByCritic:
-    """λ-returns, `[H, traces]`."""
+def _strayed(task: Actor, backup: Dream, config: Config) -> Float[Array, "time traces"] | None:
+    """How far the backup policy's actions lie from the task policy's, in [0, 1]; None where that costs nothing."""
+    if not config.agent.backup_imitation:
+        return None
+    others = jax.vmap(jax.vmap(jax.tree.map(sg, task)))(sg(backup.features[:-1]))
+    return jax.vmap(jax.vmap(lambda policy, action: policy.distance(action)))(others, backup.action)
+
+
+def _returns(
+    dreams: Dreams,
+    values: ByCritic,
+    slow: ByCritic,
+    config: Config,
+    cost: float,
+    strayed: Float[Array, "time traces"] | None = None,
+) -> ByCritic:
+    """λ-returns, `[H, traces]`; what it costs the backup policy to have `strayed` is part of its own."""
     task, backup = dreams
     gamma, lam = config.safety.discount, config.agent.lam
     discount = gamma * task.proceed[1:]
+    charged = backup.cost[1:]
+    charged = charged if strayed is None else charged + config.agent.backup_imitation * cost * strayed
     return ByCritic(
         task=lambda_returns(task.reward[1:], discount, values.task[1:], lam),
         penalty=lambda_returns(task.cost[1:], discount, values.penalty[1:], lam),
         safety=_safety_returns(task, slow.safety, config, cost),
-        backup=lambda_returns(backup.cost[1:], gamma * backup.proceed[1:], values.backup[1:], lam),
+        backup=lambda_returns(charged, gamma * backup.proceed[1:], values.backup[1:], lam),
     )
 
 
@@ -210,10 +239,19 @@ def _reach(
 
 
 def _policy_losses(
-    actors: Actors, dreams: Dreams, gains: ByPolicy, reach: ByPolicy, starts: Starts, config: Config
+    actors: Actors,
+    dreams: Dreams,
+    gains: ByPolicy,
+    reach: ByPolicy,
+    starts: Starts,
+    config: Config,
+    lesson: Lesson | None,
 ) -> tuple[Float[Array, ""], Metrics]:
     leaving = jnp.where(starts.unsafe, config.agent.unsafe_weight, 1.0)[None]
-    task, task_entropy = _actor_loss(actors.task, dreams.task, gains.task, reach.task, config)
+    if lesson is None:
+        task, task_entropy = _actor_loss(actors.task, dreams.task, gains.task, reach.task, config)
+    else:
+        task, task_entropy = _clone_loss(actors.task, lesson)
     backup, backup_entropy = _actor_loss(actors.backup, dreams.backup, gains.backup, reach.backup * leaving, config)
     return task + backup, {
         "actor/task_loss": task,
@@ -236,6 +274,15 @@ def _actor_loss(
     else:
         objective = gain
     return -(weight * (objective + config.agent.entropy * entropy)).mean(), entropy.mean()
+
+
+def _clone_loss(actor: Actor, lesson: Lesson) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """−mean ln π(proposed | ŝ) over the rows that have a proposal; the deviation's floor bounds it for policies without noise."""
+    given = jnp.isfinite(lesson.proposed).all(axis=-1)
+    policy = jax.vmap(actor)(sg(lesson.features))
+    log_prob = jax.vmap(lambda p, a: p.log_prob(a))(policy, jnp.where(given[:, None], lesson.proposed, 0.0))
+    entropy = jax.vmap(lambda p: p.entropy())(policy)
+    return -jnp.where(given, log_prob, 0.0).sum() / jnp.maximum(given.sum(), 1), entropy.mean()
 
 
 def _critic_losses(

@@ -14,7 +14,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from ambs.agent.behaviour import Behaviour, Metrics, Normalisers, Starts, behaviour_loss, penalty_of
+from ambs.agent.behaviour import Behaviour, Lesson, Metrics, Normalisers, Starts, behaviour_loss, penalty_of
 from ambs.agent.imagine import Actors
 from ambs.agent.networks import Actor, Critics
 from ambs.agent.penalties import Multiplier
@@ -98,9 +98,12 @@ def update(
     if config.agent.imagine_from is not None and config.agent.imagine_from < count:
         chosen = jax.random.permutation(start_key, count)[: config.agent.imagine_from]
         starts = jax.tree.map(lambda leaf: leaf[chosen], starts)
-    learned, more = improve(
-        state._replace(model=model, model_opt=model_opt), starts, dream_key, sound, config=config, dtype=dtype
-    )
+    lesson = None
+    if batch.proposed is not None:
+        rows = Lesson(latent.features, batch.proposed)
+        lesson = jax.tree.map(lambda leaf: sg(leaf).reshape(-1, leaf.shape[-1]), rows)
+    stepped_on = state._replace(model=model, model_opt=model_opt)
+    learned, more = improve(stepped_on, starts, dream_key, sound, lesson, config=config, dtype=dtype)
     return learned, metrics | more
 
 
@@ -109,20 +112,22 @@ def improve(
     starts: Starts,
     key: Key[Array, ""],
     sound: Bool[Array, ""],
+    lesson: Lesson | None = None,
     *,
     config: Config,
     dtype: Any = jnp.float32,
 ) -> tuple[Learned, Metrics]:
     """One step of policies and critics on traces imagined from these states; the model stays as it is.
 
-    `sound`: whether what led here was finite; if not, nothing is learned here either.
+    `sound`: whether what led here was finite; if not, nothing is learned here either. `lesson`: what a policy that is given
+    proposed, where the task policy is its clone.
     """
     world = cast(state.model, dtype)
 
     def loss(behaviour: Behaviour) -> tuple[Array, Any]:
         slow = cast(state.slow, dtype)
         return behaviour_loss(
-            cast(behaviour, dtype), slow, world, starts, state.normalisers, state.multiplier, config, key
+            cast(behaviour, dtype), slow, world, starts, state.normalisers, state.multiplier, config, key, lesson
         )
 
     (_, (normalisers, multiplier, metrics)), grads = eqx.filter_value_and_grad(loss, has_aux=True)(state.behaviour)

@@ -34,8 +34,9 @@ class Evaluate:
     few steps (latent), critics (critic), or the simulator's own (prescient, slow)."""
     labels: Literal["mode", "sample", "mean"] | None = None
     """What the shield takes from imagined label probabilities, if not as in training; `sample` heeds a model that is unsure."""
-    policy: Literal["task", "backup", "random"] = "task"
-    """Who acts: the task policy, the backup policy alone, or uniformly random actions."""
+    policy: str = "task"
+    """Who acts: the task policy, the backup policy alone, uniformly random actions, or a policy of yours, module:factory or
+    file.py:factory; one that the run guards must be named here, for `task` is its clone."""
     seed: int = 0
     """Worlds and noise; other than those of the training."""
     frames: int | None = None
@@ -59,9 +60,12 @@ class Evaluate:
     def run(self) -> int:
         """Play and report."""
         from ambs.cli.train import prepare_device
+        from ambs.config.checks import one_of
         from ambs.config.resolve import from_dict
         from ambs.storage.run_folder import RunFolder
 
+        if ":" not in self.policy:
+            one_of("--policy", self.policy, ("task", "backup", "random"))
         if self.episodes < 1 or self.seed < 0:
             raise UserError("--episodes must be at least 1 and --seed at least 0")
         if self.examine is not None and (self.record is None or (self.examine != "all" and self.examine < 1)):
@@ -86,10 +90,15 @@ class Evaluate:
         from rich.progress import Progress
 
         from ambs.acting.agent import load
+        from ambs.acting.compare import Notes, both
         from ambs.acting.evaluate import evaluate, paired, summary
+        from ambs.acting.foreign import load_policy
         from ambs.recording.recorder import Recorder
 
         agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
+        given = load_policy(self.policy) if ":" in self.policy else None
+        if agent.config.guards and self.policy == "task":
+            tell("this run guards a policy that is given, and what acts here is its clone: --policy names the policy")
         wanted = {"labels": self.labels, "kind": self.shield_kind}
         changes = {name: value for name, value in wanted.items() if value is not None}
         trained = "on" if agent.config.shielded and self.policy != "random" else "off"
@@ -102,7 +111,8 @@ class Evaluate:
         agent = agent.behind(**changes) if changes else agent
         console = Console(stderr=True)
         bar = Progress(console=console, transient=True) if console.is_terminal and not self.json else None
-        common: dict[str, Any] = {"seed": self.seed, "policy": self.policy}
+        notes = None if given is None else Notes(agent)
+        common: dict[str, Any] = {"seed": self.seed, "policy": self.policy if given is None else "task", "given": given}
         with bar or nullcontext():
             if bar is not None:
                 task = bar.add_task("playing", total=self.episodes)
@@ -113,13 +123,14 @@ class Evaluate:
             facts |= {"level": agent.config.shield.safety_level, "asked": agent.config.shield.as_asked().safety_level}
             recorder = None
             if self.record or self.video:
-                recorder = Recorder(agent, self.record, self.video, self.policy, self._foresight(), self.examine)
+                recorder = Recorder(agent, self.record, self.video, common["policy"], self._foresight(), self.examine)
+            watcher = both(recorder, notes)
             try:
                 if shield == "paired":
-                    found = paired(agent, self.episodes, watch=recorder, **common)
+                    found = paired(agent, self.episodes, watch=watcher, **common)
                     found.pop("rows")
                 else:
-                    rows = evaluate(agent, self.episodes, shield=shield == "on", watch=recorder, **common)
+                    rows = evaluate(agent, self.episodes, shield=shield == "on", watch=watcher, **common)
                     found = {shield: summary(rows)}
             finally:
                 # What was played before it was stopped, or failed, is worth keeping.
@@ -127,7 +138,8 @@ class Evaluate:
                 if recorder is not None and recorder.record is not None:
                     overrides, near = recorder.not_examined.tolist()
                     files["not_examined"] = {"overrides": overrides, "near_misses": near}
-        return _plain({**facts, **found, **files})
+        clone = {} if notes is None else {"clone": notes.fidelity()}
+        return _plain({**facts, **found, **clone, **files})
 
     def _foresight(self) -> dict[str, Any] | None:
         """What recordings are told of this run's foresight, or None; what cannot be read gets a sentence."""
@@ -193,6 +205,11 @@ def _print(result: dict[str, Any]) -> None:
     if result["level"] != result["asked"] and "on" in result:
         told = f"The shield accepts up to Δ = {result['level']:.3g}, where {result['asked']:g} was asked for"
         console.print(f"{told}: its model is too blurred for less, or was never judged.")
+    if result.get("clone"):
+        from ambs.acting.compare import clone_remarks
+
+        for remark in clone_remarks(result["clone"]):
+            console.print(remark, highlight=False)
     for line in result.get("files", []):
         console.print(f"Wrote {line}", highlight=False, soft_wrap=True)
 

@@ -18,11 +18,13 @@ from ambs.cli.demo import Demo
 from ambs.cli.doctor import Doctor
 from ambs.cli.envs import Envs
 from ambs.cli.evaluate import Evaluate
+from ambs.cli.fit import Fit
 from ambs.cli.foresight import Foresight
 from ambs.cli.guarantee import Guarantee
 from ambs.cli.inspect import Inspect
 from ambs.cli.play import Play
 from ambs.cli.quickstart import Quickstart
+from ambs.cli.record_episodes import RecordEpisodes
 from ambs.cli.report import Report
 from ambs.cli.reproduce import Reproduce
 from ambs.cli.train import WHAT, Resume, parse_train
@@ -54,11 +56,13 @@ Verb = (
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Envs, tyro.conf.subcommand("envs")]
     | Annotated[Evaluate, tyro.conf.subcommand("eval")]
+    | Annotated[Fit, tyro.conf.subcommand("fit")]
     | Annotated[Foresight, tyro.conf.subcommand("foresight")]
     | Annotated[Guarantee, tyro.conf.subcommand("guarantee")]
     | Annotated[Inspect, tyro.conf.subcommand("inspect")]
     | Annotated[Play, tyro.conf.subcommand("play")]
     | Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
+    | Annotated[RecordEpisodes, tyro.conf.subcommand("record-episodes")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]

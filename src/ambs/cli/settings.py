@@ -22,8 +22,12 @@ class Train:
     such as --gamma or --agent.lam. Writes a run folder; Ctrl-C writes a checkpoint and says how to go on.
     """
 
-    preset: Literal["quickstart", "default", "paper-scale"] = "default"
-    """quickstart: point_world, minutes on two cores. default: the paper's tasks on one GPU. paper-scale: its sizes."""
+    preset: Literal["quickstart", "guard", "default", "paper-scale"] = "default"
+    """quickstart: point_world, minutes on two cores. guard: around a policy of yours in a world of a few numbers (what --policy
+    takes, if nothing else is said), as quick. default: the paper's tasks on one GPU. paper-scale: its sizes."""
+    policy: str | None = None
+    """A policy of yours that acts, module:factory or file.py:factory; what guards it is learned (method guard). It has predict as
+    in Stable-Baselines3, or is a function of the observation."""
     spec: str | None = None
     """Safety property such as "P>=0.9 [ G<=30 !hazard ]": Δ, horizon and Ψ at once; or a formula such as "!hazard": Ψ alone. ε
     stays, unless Δ does not exceed it. None: the preset's Δ and horizon, the environment's own Ψ."""
@@ -36,24 +40,30 @@ class Train:
     out: Path = Path("runs")
     """Folder in which the run folder is made."""
     dry_run: bool = False
-    """Check the settings, with one environment that starts an episode and is thrown away, print them as JSON, train nothing."""
+    """Check the settings, with an environment that starts an episode and the policy, made and thrown away, print them as JSON,
+    train nothing."""
     settings: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
 
     def run(self) -> int:
         """Train, with a display."""
         self.settings.training.refuse_futile()
         if self.dry_run:
+            from ambs.acting.foreign import load_policy
             from ambs.acting.rehearsal import rehearse
 
+            if self.policy is not None:
+                load_policy(self.policy)
             rehearse(self.settings)
             print(json.dumps(asdict(self.settings), indent=1))
             return 0
 
         def begin(**hooks: Any) -> Any:
             prepare_device(self.device, self.settings.model.size)
+            from ambs.acting.foreign import load_policy
             from ambs.training.session import start
 
-            return start(self.settings, self.out, command=["ambs", *sys.argv[1:]], **hooks)
+            policy = None if self.policy is None else load_policy(self.policy)
+            return start(self.settings, self.out, command=["ambs", *sys.argv[1:]], policy=policy, **hooks)
 
         return watch(begin)
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,6 +38,8 @@ class Resume:
     """Go to so many frames instead, now and whenever it is resumed again; None: as many as it was to have."""
     env: str | None = None
     """The run's environment once more, where it is one of your own (module:factory): a folder's word does not run code."""
+    policy: str | None = None
+    """The policy that the run guards once more, module:factory or file.py:factory."""
     trust: bool = False
     """Take the folder's word: for its environment, if that is none of ours and installed; and for settings that an old checkpoint
     (format 1) has no digest of."""
@@ -49,8 +52,10 @@ class Resume:
             from ambs.storage.run_folder import RunFolder
 
             prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
+            from ambs.acting.foreign import load_policy
             from ambs.training.session import reopen
 
+            hooks["policy"] = None if self.policy is None else load_policy(self.policy)
             session, sentences = reopen(self.run_folder, frames=self.frames, env=self.env, trust=self.trust, **hooks)
             for sentence in sentences:
                 print(f"ambs: {sentence}", file=sys.stderr)
@@ -70,10 +75,13 @@ def parse_train(args: list[str]) -> Train:
     refuse_twice(args, flag_aliases(Config))
     known = _early(args)
     file = known.pop("config", None)
-    preset = known.pop("preset", "default")
+    guarded = known.pop("policy", None) is not None
+    preset = known.pop("preset", "guard" if guarded else "default")
+    if guarded:
+        known.setdefault("method", "guard")
     notes: list[str] = []
     try:
-        changes = _read(Path(file)) if file is not None else None
+        changes = read_settings(Path(file)) if file is not None else None
         _refuse_factories(changes or {}, args)
         settings = resolve(preset if preset in PRESETS else "default", changes=changes, say=notes.append, **known)
     except UserError as error:
@@ -110,7 +118,7 @@ def _renamed(args: list[str]) -> list[str]:
 def _early(args: list[str]) -> dict[str, str]:
     """The flags that change the defaults of others, by name."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("--preset", "--semantics", "--method", "--spec", "--shield", "--config"):
+    for name in ("--preset", "--semantics", "--method", "--spec", "--shield", "--config", "--policy"):
         first.add_argument(name)
     try:
         told, _ = first.parse_known_args(args)
@@ -128,7 +136,8 @@ def _refuse_factories(changes: dict[str, Any], args: list[str]) -> None:
         )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a JSON file, be it one of a run folder."""
     try:
         data = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
@@ -163,8 +172,9 @@ def prepare_device(device: str, size: str) -> None:
             raise UserError("there is no GPU that JAX can use here; install `ambs[cuda]` or use --device cpu") from None
 
 
-def watch(begin: Any) -> int:
-    """Run a session under a display; 0 finished, 75 stopped and resumable. A signal counts from the first line on."""
+def watch(begin: Any, say: Callable[[Session, str], None] | None = None) -> int:
+    """Run a session under a display; 0 finished, 75 stopped. A signal counts from the first line on. `say` tells how it ended;
+    None: that it can be resumed."""
     from ambs.cli.display import Display, silence
     from ambs.training.signals import stopping
 
@@ -173,7 +183,7 @@ def watch(begin: Any) -> int:
         display.begin(session)
         state = session.run()
     try:
-        _say(session, state)
+        (say or _say)(session, state)
     except OSError:  # A terminal that has gone away.
         silence()
     return 0 if state == "finished" else STOPPED

@@ -1,12 +1,12 @@
-"""The paper's methods, in one table that settings, presets, reports and `ambs reproduce` read. A new one is added here alone;
-its penalty, if that is new too, in `ambs.agent.penalties`.
+"""The paper's methods, and one for a policy that is given, in one table that settings, presets, reports and `ambs reproduce`
+read. A new one is added here alone; its penalty, if that is new too, in `ambs.agent.penalties`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from ambs.config.checks import choice
+from ambs.config.checks import LARGEST, choice
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Method:
     shielded: bool
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings that it has otherwise than the preset, nested as in a config file."""
+    foreign: bool = False
+    """Whether the policy that acts is given: the task policy then learns to propose what that proposes."""
 
 
 METHODS: dict[str, Method] = {
@@ -30,10 +32,24 @@ METHODS: dict[str, Method] = {
     "penl": Method("AMBS + PENL", "penl", shielded=True),
     "plpg": Method("AMBS + PLPG", "plpg", shielded=True),
     "copt": Method("AMBS + COPT", "copt", shielded=True),
+    # The policy acts at its own rate, and the horizon is counted in its steps. While it is learned, the shield does not decide:
+    # what the policy does by itself is what its clone is to do, and what calibration judges risks by.
+    "guard": Method(
+        "Guard",
+        "none",
+        shielded=True,
+        changes={
+            "agent": {"backup_imitation": 0.2},
+            "training": {"action_repeat": 1, "explore": 0.2, "shield_from": LARGEST},
+        },
+        foreign=True,
+    ),
 }
 """By the name that `--method` takes; in the order of tables and colours."""
 MethodName = Annotated[str, choice(METHODS)]
 PenaltyName = Annotated[str, choice(dict.fromkeys(method.penalty for method in METHODS.values()))]
+PAPER: tuple[str, ...] = tuple(name for name, method in METHODS.items() if not method.foreign)
+"""Those of the paper, which `ambs reproduce` compares."""
 TITLES: dict[str, str] = {name: method.title for name, method in METHODS.items()}
 
 

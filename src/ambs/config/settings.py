@@ -137,6 +137,9 @@ class AgentConfig:
     more than it ever amounts to it would drown in the entropy bonus."""
     unsafe_weight: float = 1.0
     """How much more futures that begin in a violating state count in the backup policy's learning: the way out."""
+    backup_imitation: float = 0.0
+    """What it costs the backup policy to do something else than the task policy would, in units of C at most per step; its way
+    back to safety is then one that leads on."""
     learning_rate: float = 3e-5
     """Step size of Adam for policies and critics."""
     adam_eps: float = 1e-5
@@ -162,6 +165,7 @@ class AgentConfig:
         at_least(self, 1, "imagination", "imagine_from")
         above(self, 0, "kappa", "adam_eps", "clip", "norm_limit", "backup_norm_limit", "unsafe_weight")
         at_least(self, 0, "alpha", "learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma")
+        at_least(self, 0, "backup_imitation")
         within(self, "[0, 1]", "lam", "ema_decay", "norm_decay")
 
     @property
@@ -198,6 +202,11 @@ class TrainingConfig:
     """The ratio for the first `early_frames` after the prefill instead; None: the same throughout."""
     early_frames: int = 100_000
     """Frames for which `early_ratio` holds."""
+    explore: float = 0.0
+    """Around a policy that is given: share of the time in which, in worlds that are learned from, the backup policy acts instead,
+    or an action drawn at random is held; what the policy never does would else never be seen."""
+    deterministic: bool = True
+    """Whether a policy that is given, and knows the difference, is asked for its best action or for a drawn one."""
     mirror: bool = False
     """Whether every other replayed sequence is mirrored, left for right, where the environment says how: another true episode."""
     updates_per_call: int = 4
@@ -235,6 +244,7 @@ class TrainingConfig:
         all_finite(self)
         above(self, 0, "train_ratio", "env_timeout", "early_ratio")
         at_most(self, MOST_RATIO, "train_ratio", "early_ratio")
+        within(self, "[0, 1]", "explore")
         if self.capacity < self.envs * self.length:
             raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
         steps = math.ceil(self.frames / self.action_repeat)
@@ -300,7 +310,8 @@ class Config:
     cameras: Literal["front", "front+back"] = "front"
     """Where a Safety Gym robot's cameras look; with both, a picture has six channels."""
     method: MethodName = "copt"
-    """penl, plpg, copt: AMBS with that policy gradient; ambs: shield only; lag: augmented Lagrangian; dreamer: neither."""
+    """penl, plpg, copt: AMBS with that policy gradient; ambs: shield only; lag: augmented Lagrangian; dreamer: neither; guard: a
+    policy that is given acts, and what guards it is learned."""
     semantics: Literal["corrected", "paper"] = "corrected"
     """The paper with its slips repaired, or what its code did. A name only; the other fields decide."""
     psi: Annotated[str | None, tyro.conf.Suppress] = None  # --spec on the command line
@@ -309,6 +320,11 @@ class Config:
     """Whether the shield decides."""
     seed: int = 0
     """Worlds, weights, noise: everything."""
+
+    @property
+    def guards(self) -> bool:
+        """Whether the policy that acts is given, and the task policy its clone."""
+        return METHODS[self.method].foreign
 
     def __post_init__(self) -> None:
         of_types(self)

@@ -45,11 +45,18 @@ class Broken(Exception):  # noqa: N818 (said of a contract)
 
 def load_factory(name: str, *, here: bool = True) -> Callable[[], gymnasium.Env]:
     """The function meant by `module:factory`; modules in the current folder count too, unless `here` is off."""
+    return load_function(name, "an environment", "no environments", here=here)
+
+
+def load_function(
+    name: str, what: str, nothing: str, usable: Callable[[Any], bool] = callable, *, here: bool = True
+) -> Any:
+    """What stands under `module:name` and is `usable`: a factory of `what`, such as Python's own modules have none."""
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
-        raise UserError(f"an environment factory is written module:factory, got {name!r}")
+        raise UserError(f"{what} factory is written module:factory, got {name!r}")
     if module_name.partition(".")[0] in sys.stdlib_module_names:
-        raise UserError(f"module {module_name!r} is part of Python and makes no environments")
+        raise UserError(f"module {module_name!r} is part of Python and makes {nothing}")
     if not here:
         _refuse_local(module_name)
     elif module_name not in sys.modules and os.getcwd() not in sys.path:
@@ -60,10 +67,10 @@ def load_factory(name: str, *, here: bool = True) -> Callable[[], gymnasium.Env]
         raise UserError(f"module {module_name!r} cannot be imported: {error}") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
+    found = getattr(module, attribute, None)
+    if not usable(found):
         raise UserError(f"module {module_name!r} has no function {attribute!r}")
-    return factory
+    return found
 
 
 def _refuse_local(module_name: str) -> None:

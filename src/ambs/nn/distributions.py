@@ -155,6 +155,10 @@ class BoundedNormal(NamedTuple):
         z = (action - self.mean) / self.deviation
         return (-0.5 * z**2 - jnp.log(self.deviation) - 0.5 * jnp.log(2 * jnp.pi)).sum()
 
+    def distance(self, action: Float[Array, "actions"]) -> Float[Array, ""]:
+        """How far an action lies from the likeliest one, in [0, 1]: mean square over what the bounds allow."""
+        return (((jnp.clip(action, -1, 1) - self.mean) / 2) ** 2).mean()
+
     def entropy(self) -> Float[Array, ""]:
         """Differential entropy, nats."""
         return (jnp.log(self.deviation) + 0.5 * jnp.log(2 * jnp.pi * jnp.e)).sum()
@@ -186,6 +190,10 @@ class OneHotCategorical(NamedTuple):
     def log_prob(self, action: Float[Array, "actions"]) -> Float[Array, ""]:
         """Log-probability of a one-hot action."""
         return (action * self.log_probs).sum()
+
+    def distance(self, action: Float[Array, "actions"]) -> Float[Array, ""]:
+        """How unlike this distribution a one-hot action is, in [0, 1]: the probability of all others."""
+        return 1 - (action * jnp.exp(self.log_probs)).sum()
 
     def entropy(self) -> Float[Array, ""]:
         """Shannon entropy, nats."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ambs.config.methods import METHODS
+from ambs.config.methods import PAPER
 from ambs.errors import UserError
 
 Settings = tuple[tuple[str, Any], ...]
@@ -28,7 +28,7 @@ class Variant:
 VARIANTS = {
     variant.name: variant
     for variant in (
-        *(Variant(name, name) for name in METHODS if name != "lag"),
+        *(Variant(name, name) for name in PAPER if name != "lag"),
         # The paper's text and its code have different rules for μ, and each favours another side: both are run.
         Variant("lag", "lag", (("agent.lag_rule", "min"), ("agent.lag_sigma", 1.5e-4))),
         Variant("lag-max", "lag", (("agent.lag_rule", "max"), ("agent.lag_sigma", 1e-6))),

@@ -29,11 +29,19 @@ class Shielded(gym.Wrapper):
     `info["refused"]` says what is wrong. The backup's action is cut, too, and whatever is to be executed is checked last: what
     is not in the action space is replaced by the action of last resort.
 
+    In place of a `problem` a guard will do, whose model has learned to watch over a policy (`ambs.acting.guard`).
+
     The action of last resort is the environment's `fallback_action`, if it declares one and `problem` does not; else zeros.
     `read_state(env, observation)` gives the state that the model in `problem` starts from; by default a snapshot of the
     environment itself, for `simulator_dynamics`. Decisions draw from the stream "shield" under `seed` and from nothing
     else, so the environment's own noise is the same with and without the shield.
     """
+
+    def __new__(cls, env: gym.Env, problem: Any, **options: Any) -> Any:
+        """Around a guard (`ambs.load(run).guard(policy)`) the environment that it decides in, which takes no options."""
+        if hasattr(problem, "shielded"):
+            return problem.shielded(env, **options)
+        return super().__new__(cls)
 
     def __init__(
         self,

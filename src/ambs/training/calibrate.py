@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from ambs.acting.act import Player, in_precision
-from ambs.acting.scoring import foresee, of_shield
+from ambs.acting.scoring import filtered, foresee, of_shield
 from ambs.config import Config
 from ambs.data import Experience
 from ambs.nn.precision import cast, compute_dtype
@@ -32,8 +32,6 @@ from ambs.world_model.rssm import Latent
 LOWEST, HIGHEST = 0.5, 0.95
 """A label that is less likely than not is never flagged: lower thresholds were tried, and made the shield override most of
 what a policy does where hazards are merely possible (docs/experiments.md)."""
-AT_ONCE = 64
-"""Windows whose pictures are encoded at once on a GPU."""
 ENOUGH = 200
 """Safe windows below which thresholds and level stay as they are."""
 
@@ -63,12 +61,7 @@ def predict(model: WorldModel, windows: Experience, context: int, key: Key[Array
     the actions that were really taken."""
 
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(windows.reward.shape[0]))
-    initial = jax.tree.map(
-        lambda leaf: jnp.broadcast_to(leaf[None], (keys.shape[0], *leaf.shape)), model.rssm.initial()
-    )
-    embeddings = _embed(model, windows)
-    streams = jax.vmap(lambda key: stream(key, "filter"))(keys)
-    seen = model.rssm.filter(initial, windows.action, embeddings, windows.is_first, streams).latent
+    seen = filtered(model, windows, jax.vmap(lambda key: stream(key, "filter"))(keys))
 
     psi, atoms = model.trace_formula()
 
@@ -92,25 +85,25 @@ def predict(model: WorldModel, windows: Experience, context: int, key: Key[Array
     )
 
 
-def proposed_risk(player: Player, start: Latent, key: Key[Array, ""], config: Config) -> Float[Array, "windows"]:
-    """1 − p̃ of states `[windows]` as the shield scores them: the task policy proposes, and whoever its kind imagines goes on, in
-    the type in which the shield computes. NaN where a future is not finite: nothing is to be concluded from it."""
+def proposed_risk(
+    player: Player,
+    start: Latent,
+    key: Key[Array, ""],
+    config: Config,
+    given: Float[Array, "windows actions"] | None = None,
+) -> Float[Array, "windows"]:
+    """1 − p̃ of states `[windows]` as the shield scores them: the task policy proposes, or a policy that is `given` did, and
+    whoever the shield's kind imagines goes on, in the type in which the shield computes. NaN where a future is not finite:
+    nothing is to be concluded from it."""
     dtype = compute_dtype()
     imagination = of_shield(player, config, dtype)
     latent = cast(start, dtype)
     keys = jax.random.split(stream(key, "policy"), latent.features.shape[0])
     proposed = jax.vmap(in_precision(player, dtype).actors.task.act)(keys, latent)
+    if given is not None:
+        proposed = jnp.where(jnp.isfinite(given), given, proposed)
     found = foresee(imagination, stream(key, "score"), latent, proposed, SCORED)
     return jnp.where(found.sound == 1, found.risk, jnp.nan)
-
-
-def _embed(model: WorldModel, windows: Experience) -> Float[Array, "windows time embedding"]:
-    """Some windows at a time, for their pictures would fill gigabytes; on CPUs, whose convolutions are slow in loops and
-    which have the memory, all at once."""
-    one = jax.vmap(model.encoder)
-    if jax.default_backend() == "cpu":
-        return jax.vmap(one)(windows.observation)
-    return jax.lax.map(one, windows.observation, batch_size=AT_ONCE)
 
 
 def calibrate(

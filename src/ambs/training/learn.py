@@ -61,7 +61,8 @@ def mirrored(batch: Experience, mirror: Mirror) -> Experience:
     """The sequences with left and right exchanged."""
     images = {"image": mirror.picture, "vector": mirror.vector}
     seen = {name: images[name](part) for name, part in batch.observation.items()}
-    return batch._replace(observation=seen, action=mirror.action(batch.action))
+    proposed = None if batch.proposed is None else mirror.action(batch.proposed)
+    return batch._replace(observation=seen, action=mirror.action(batch.action), proposed=proposed)
 
 
 def updates_per_call(config: Config, *, images: bool) -> int:

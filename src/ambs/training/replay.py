@@ -302,4 +302,4 @@ def _take(data: Experience, slot: Any, env: Any, length: int) -> Experience:
 def _named(rows: Experience) -> dict[str, Any]:
     """Leaves by name: observation parts as `observation.image`."""
     parts = {f"observation.{name}": leaf for name, leaf in rows.observation.items()}
-    return parts | {name: leaf for name, leaf in rows._asdict().items() if name != "observation"}
+    return parts | {name: leaf for name, leaf in rows._asdict().items() if name != "observation" and leaf is not None}

@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from ambs.acting.adapter import Interface
 from ambs.acting.fitting import check_meta, fitting
-from ambs.acting.worlds import check_world
+from ambs.acting.worlds import Make, check_world
 from ambs.config import Config
 from ambs.config.resolve import changed, from_dict, to_dict
 from ambs.errors import DISK_FAILED, RunError, UserError
@@ -77,13 +78,29 @@ def start(
     command: list[str] | None = None,
     observers: Sequence[Observer] = (),
     stop: threading.Event | None = None,
+    policy: Any = None,
+    make: Make | None = None,
 ) -> Session:
-    """A new run in a folder of its own under `out`; if it cannot be started, no folder is left."""
+    """A new run in a folder of its own under `out`; if it cannot be started, no folder is left.
+
+    `policy` and `make`: as for `Trainer`.
+    """
     refuse_after_fork()
     if config.training.wandb:
         import_wandb()
-    trainer = Trainer(config)
-    device = jax.devices()[0]
+    return begin(Trainer(config, policy=policy, make=make), out, command=command, observers=observers, stop=stop)
+
+
+def begin(
+    trainer: Trainer,
+    out: Path,
+    *,
+    command: list[str] | None = None,
+    observers: Sequence[Observer] = (),
+    stop: threading.Event | None = None,
+) -> Session:
+    """A folder of its own for a trainer; if it cannot be made, the trainer is closed and nothing is left."""
+    config, device = trainer.config, jax.devices()[0]
     folder: RunFolder | None = None
     try:
         folder = RunFolder.create(
@@ -111,12 +128,15 @@ def reopen(
     trust: bool = False,
     observers: Sequence[Observer] = (),
     stop: threading.Event | None = None,
+    policy: Any = None,
+    make: Make | None = None,
 ) -> tuple[Session, tuple[str, ...]]:
     """A run that goes on from its newest intact checkpoint, and a sentence about everything damaged that it does without.
 
     With `frames` it goes to so many, now and whenever it is resumed again. With `trust` a checkpoint that does not say
     which settings it was made with will do, too. An environment that is none of ours must be named again, as `env`, unless
-    the folder is trusted. Nothing in the folder is changed before the checkpoint has proved to fit.
+    the folder is trusted; one without a name, and a policy that is guarded, are given again. Nothing in the folder is changed
+    before the checkpoint has proved to fit.
     """
     refuse_after_fork()
     folder = RunFolder.open(run)
@@ -135,7 +155,7 @@ def reopen(
             import_wandb()
         with fitting(found):
             known = Interface.from_dict(found.meta["interface"])
-        trainer = Trainer(config, known=known)
+        trainer = Trainer(config, known=known, policy=policy, make=make)
         reinstate(trainer, found)
         folder.check(found.meta["positions"])
         session = Session(trainer, folder, observers=observers, stop=stop)

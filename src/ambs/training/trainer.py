@@ -17,8 +17,10 @@ import numpy as np
 from ambs.acting.accounting import Accounts
 from ambs.acting.act import Player, compiled_act, default_thresholds, initial_actor_state
 from ambs.acting.adapter import Interface, interface, survey
+from ambs.acting.fidelity import fidelity
+from ambs.acting.foreign import ForeignPolicy
 from ambs.acting.rehearsal import check_meant
-from ambs.acting.worlds import make_envs
+from ambs.acting.worlds import Make, make_envs
 from ambs.agent.update import Learned, init
 from ambs.config import Config
 from ambs.data import Experience
@@ -51,6 +53,12 @@ PATIENCE = 4
 """Times that a calibration may fall due without windows for it."""
 
 
+SPELL = 8
+"""Steps for which something else than a policy that is given acts."""
+AT_RANDOM = 0.5
+"""Share of the prefill in which that is done."""
+
+
 class Diverged(RunError):  # noqa: N818 (it is what happened)
     """Too many updates in a row were not finite."""
 
@@ -58,13 +66,30 @@ class Diverged(RunError):  # noqa: N818 (it is what happened)
 class Trainer(TrainState):
     """A run in progress: its state, and what turns it over. `run` is the one training loop.
 
-    `known` is what an earlier start of this run found out about its environment; None: find out.
+    `known` is what an earlier start of this run found out about its environment; None: find out. `policy` is the one that acts,
+    where the method guards a policy that is given (`ambs.acting.foreign`), and `make` makes an environment without a name.
     """
 
-    def __init__(self, config: Config, observers: Iterable[Observer] = (), known: Interface | None = None) -> None:
-        self.config, self.observers = config, list(observers)
+    def __init__(
+        self,
+        config: Config,
+        observers: Iterable[Observer] = (),
+        known: Interface | None = None,
+        *,
+        policy: Any = None,
+        make: Make | None = None,
+    ) -> None:
+        self.config, self.observers, self._given = config, list(observers), policy
+        self._asked_of_policy = (0, 0)
+        """How often a policy that is given was asked by this process, and how often it failed."""
+        if config.guards != (policy is not None):
+            raise UserError(
+                f"method {config.method} takes no policy: guard does"
+                if policy is not None
+                else "method guard needs the policy that acts (--policy module:factory, policy=…)"
+            )
         self.root = jax.random.key(config.seed)
-        envs = make_envs(config, learning=True)
+        envs = self._worlds(make)
         try:
             super().__init__(**self._first(envs, known))
         except BaseException:
@@ -77,6 +102,10 @@ class Trainer(TrainState):
         self.per_call = updates_per_call(config, images=self.interface.spec.observation.image > 0)
         self._calibrate, self._judge = compiled_calibration(config)
         self._clock = (time.monotonic(), 0, 0)
+
+    def _worlds(self, make: Make | None) -> LabelledVectorEnv:
+        """The environments that are learned from."""
+        return make_envs(self.config, learning=True, make=make)
 
     def _first(self, envs: LabelledVectorEnv, known: Interface | None) -> dict[str, Any]:
         """The fields of a state before the first turn."""
@@ -92,7 +121,11 @@ class Trainer(TrainState):
             envs.get_state()  # Whoever fails to be saved should not play for hours before that shows.
         if envs.unsaved:
             raise UserError(f"{config.env} cannot be saved: {next(iter(envs.unsaved.values()))}")
-        row = shown.first_rows(raw, infos, config)
+        self.foreign = None
+        if self._given is not None:
+            spaces = envs.single_observation_space, envs.single_action_space
+            self.foreign = ForeignPolicy(self._given, *spaces, deterministic=training.deterministic)
+        row = self._with_proposals(shown.first_rows(raw, infos, config), raw, shown)
         return {
             "learned": learned,
             "carry": initial_actor_state(_player(learned, thresholds, level), training.envs),
@@ -136,20 +169,11 @@ class Trainer(TrainState):
         self.replay.add(self.row)
         playing = self.accounts.agent_steps >= training.prefill
         shielding = self.config.shielded and playing and self.accounts.frames >= training.shield_from
-        decision: Decision | None = None
-        if playing:
-            self.carry, decision = self._act(
-                self.player, self.carry, self.row.observation, self.row.is_first, self.labels,
-                np.array(shielding), self.root, self.turns,
-            )  # fmt: skip
-            self._learn_what_is_due()
-            actions = np.asarray(decision.action)
-        else:
-            rng = np.random.default_rng([self.config.seed, _tag("prefill"), self.turns])
-            actions = self.interface.random(rng, training.envs)
+        actions, decision = self._chosen(playing, shielding)
         raw, _, terminated, truncated, infos = self.envs.step(self.interface.to_env(actions))
         ended = (terminated, truncated)
-        self.row = self.interface.rows(raw, actions, infos, ended, self.config)
+        arrived = self.interface.rows(raw, actions, infos, ended, self.config)
+        self.row = self._with_proposals(arrived, raw, self.interface)
         self.labels = infos["labels"]
         self.turns += 1
         for row in self.accounts.step(infos, ended, decision, shielding):
@@ -160,6 +184,52 @@ class Trainer(TrainState):
             metrics = self._metrics()
             for observer in self.observers:
                 observer.metrics(metrics)
+
+    def _chosen(self, playing: bool, shielding: bool) -> tuple[np.ndarray, Decision | None]:
+        """What is done in all environments, in the model's terms, and what was decided, if anything was; learns on the way."""
+        wanted = self._wanted(self.config.training.explore if playing else AT_RANDOM)
+        if playing:
+            self.carry, decision = self._decide(self.carry, wanted, shielding)
+            self._learn_what_is_due()
+            return np.asarray(decision.action), decision
+        if wanted is not None:
+            return np.where(np.isfinite(wanted), wanted, 0.0).astype(np.float32), None
+        rng = np.random.default_rng([self.config.seed, _tag("prefill"), self.turns])
+        return self.interface.random(rng, self.config.training.envs), None
+
+    def _with_proposals(self, row: Experience, raw: Any, shown: Interface) -> Experience:
+        """The row with what a policy that is given proposes at its observations; NaN where that is nothing."""
+        if self.foreign is None:
+            return row
+        found = self.foreign.propose(raw, np.asarray(row.is_first))
+        asked, failed = self._asked_of_policy
+        self._asked_of_policy = (asked + found.failed.size, failed + int(found.failed.sum()))
+        if not asked and found.failed.all():
+            raise UserError(f"the policy proposes nothing that could be guarded: {found.why[0]}")
+        proposed: Any = np.where(found.failed[:, None], np.float32(np.nan), shown.from_env(found.action))
+        return row._replace(proposed=proposed)
+
+    def _wanted(self, explore: float) -> np.ndarray | None:
+        """What is put to the shield in place of the actor's own proposal: that of a policy that is given. For this share of the
+        time, in worlds that are learned from, something else, for a spell: an action drawn at random, or nothing (NaN), so
+        that the backup policy acts, and is seen for what it is. None: the actor's own."""
+        proposed = self.row.proposed
+        if proposed is None or not explore:
+            return None if proposed is None else np.asarray(proposed)
+        count, newest = self.config.training.envs, (self.replay.count - 1) % self.replay.slots
+        rng = np.random.default_rng([self.config.seed, _tag("explore"), self.turns // SPELL])
+        lot, learning = rng.uniform(size=count), self.replay.use[newest] == Use.LEARNING
+        drawn, none = learning & (lot < explore / 2), learning & (lot >= explore / 2) & (lot < explore)
+        wanted = np.where(drawn[:, None], self.interface.random(rng, count), proposed)
+        return np.where(none[:, None], np.float32(np.nan), wanted)
+
+    def _decide(self, carry: Any, wanted: np.ndarray | None, shielding: bool) -> tuple[Any, Decision]:
+        """A decision for every environment: the actor's memory after it, and the decision."""
+        given = () if wanted is None else (None, wanted)
+        return self._act(
+            self.player, carry, self.row.observation, self.row.is_first, self.labels,
+            np.array(shielding), self.root, self.turns, *given,
+        )  # fmt: skip
 
     def _learn_what_is_due(self) -> None:
         training = self.config.training
@@ -207,6 +277,13 @@ class Trainer(TrainState):
             for use in (Use.JUDGING, Use.LEARNING)
         )
         self.label_quality = held_out | memorised(held_out, trained)
+        if self.foreign is not None:
+            self.label_quality |= self._like_the_policy(windows(Use.JUDGING))
+
+    def _like_the_policy(self, windows: Experience) -> dict[str, float]:
+        """How like the policy that is given its clone is (`clone/…`)."""
+        found = compiled_fidelity(self.config)(self.player, windows, at(stream(self.root, "fidelity"), self.updates))
+        return {name: float(value) for name, value in found.items()}
 
     def _without_windows(self) -> None:
         """Where episodes are too short, or held-out or safe ones too few, to calibrate on, the Δ that is asked for is put in
@@ -254,6 +331,8 @@ class Trainer(TrainState):
         }
         if self.level is not None:
             row["shield/level"] = self.config.shield.levels()[int(self.level)]
+        asked, failed = self._asked_of_policy
+        row |= {"policy/failed": failed / asked} if asked else {}
         self.sums = {}
         clock, frames, updates = self._clock
         elapsed = max(time.monotonic() - clock, 1e-9)
@@ -269,10 +348,8 @@ class Trainer(TrainState):
         jax.block_until_ready(self.learned)
         start = time.monotonic()
         carry = jax.tree.map(jnp.copy, self.carry)
-        outcome = self._act(
-            self.player, carry, self.row.observation, self.row.is_first, self.labels,
-            np.array(self.config.shielded), self.root, self.turns,
-        )  # fmt: skip
+        wanted = self.row.proposed
+        outcome = self._decide(carry, None if wanted is None else np.asarray(wanted), self.config.shielded)
         jax.block_until_ready(outcome)
         return 1000 * (time.monotonic() - start)
 
@@ -311,6 +388,12 @@ def compiled_calibration(config: Config) -> tuple[Any, Any]:
     return jax.jit(functools.partial(_set_thresholds, config=config)), jax.jit(functools.partial(_judge, config=config))
 
 
+@functools.lru_cache(maxsize=8)
+def compiled_fidelity(config: Config) -> Any:
+    """`fidelity`, compiled."""
+    return jax.jit(functools.partial(fidelity, config=config))
+
+
 def first_level(config: Config) -> jax.Array | None:
     """The number of the level that is in force before the first calibration: the most lenient. None: Δ alone is ever in force."""
     shield = config.shield
@@ -333,7 +416,8 @@ def _set_thresholds(
         thresholds = calibrate(probs, whole, config.calibration.false_flags, thresholds)
     if level is not None:
         accepted = accepted_risks(config.shield)
-        risk = proposed_risk(player, probs.start, key, config)
+        given = None if windows.proposed is None else windows.proposed[:, config.calibration.context - 1]
+        risk = proposed_risk(player, probs.start, key, config, given)
         level = calibrate_level(risk, safe, config.calibration.false_alarms, accepted, level)
     return thresholds, level, safe.sum() >= ENOUGH
 

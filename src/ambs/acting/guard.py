@@ -1,0 +1,227 @@
+"""A learned shield around a policy that somebody else has made: `ambs.load(run).guard(policy)`, then `guard.act(observation)`."""
+
+import time
+from collections import Counter
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from ambs.acting.agent import Agent
+from ambs.acting.foreign import ForeignPolicy, Proposals, check_policy
+from ambs.errors import UserError
+from ambs.shield.rules import Decision, Reason
+
+LIMIT_MS = 1000.0
+"""How long a policy may take for a proposal, unless said otherwise."""
+FAILED = "policy_failed"
+"""Reason of a decision for which the policy gave no proposal."""
+REASONS = (*(reason.name.lower() for reason in Reason if reason != Reason.UNDECIDED), FAILED)
+
+
+class GuardDecision(NamedTuple):
+    """What is to be executed, and why. Of one observation plain values; of a batch arrays and lists, a row for each."""
+
+    action: Any
+    """As the environment takes it: the very proposal, the backup policy's, or the fail-safe."""
+    proposed: Any
+    """By the policy; where it failed zeros, or what is nearest to them."""
+    overridden: Any
+    """Whether something else than the proposal is executed."""
+    p_safe: Any
+    """Share of the imagined futures that keep Ψ; 0 where none was drawn."""
+    reason: Any
+    """One of `REASONS`."""
+    why: Any
+    """What went wrong in the policy, in a sentence; empty where nothing did."""
+    milliseconds: float
+    """All of it, for the whole batch."""
+    policy_milliseconds: float
+    """What the policy took of it."""
+
+
+class Guard:
+    """The policy proposes, the shield decides, and what is to be executed is returned; stateful: it remembers the episodes.
+
+    Executed is exactly what was checked, or what the backup policy does instead; where the policy fails (it raises, returns no
+    action, or takes longer than `limit_ms`), the `failsafe` action, which else is the environment's fallback or zeros. Nothing
+    that a policy raises gets out. `counts` says how often each of `REASONS` was given.
+
+    `reset` begins new episodes; so does a batch of another size. `observe` tells what was really executed, where something
+    downstream has changed it.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        policy: Any,
+        *,
+        failsafe: Any = None,
+        limit_ms: float | int | None = LIMIT_MS,
+        deterministic: bool | None = None,
+        seed: int = 0,
+    ) -> None:
+        """`deterministic`: whether a policy that knows the difference is asked for its best action; None: as in training."""
+        self.agent, self.policy, self.limit_ms, self.seed = agent, check_policy(policy), limit_ms, seed
+        self.deterministic = agent.config.training.deterministic if deterministic is None else deterministic
+        self.action_space = _action_space(agent)
+        self.failsafe = agent.interface.last_resort() if failsafe is None else _action("failsafe", failsafe, self)
+        self.counts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        self._asked: dict[bool, ForeignPolicy] = {}
+        self._batch, self._started = 0, False
+
+    def reset(self) -> None:
+        """The next observation is the first of a new episode, everywhere."""
+        self._started = False
+
+    def act(self, observation: Any, *, labels: Any = None, episode_start: Any = None) -> GuardDecision:
+        """Decide on an observation as the environment gives it, or on a batch of them `[batch, …]`.
+
+        `episode_start` bool `[batch]`: which of them are the first of an episode; after `reset` all are. `labels` bool
+        `[batch, atoms]`: those of the present states, if they are known.
+        """
+        return self._decide(observation, labels, episode_start, self.deterministic)
+
+    def check(self, observation: Any, proposed: Any, *, labels: Any = None, episode_start: Any = None) -> GuardDecision:
+        """The same for proposals that somebody has asked for already; the policy is not asked."""
+        begun = time.perf_counter()
+        seen, single = self._seen(observation)
+        self._begin(seen, episode_start)
+        given = np.asarray(proposed)
+        given = given[None] if single and given.shape == self.action_space.shape else given
+        found = _checked(given, self._batch, self.action_space)
+        return self._decided(seen, labels, found, single, begun)
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, Any]:
+        """The guarded policy as Stable-Baselines3 asks for actions; memory is kept here, and `state` passed through.
+
+        `deterministic` is handed on to the policy; the clone in imagination is that of the one that was trained with.
+        """
+        found = self._decide(observation, None, episode_start, bool(deterministic))
+        return np.asarray(found.action), state
+
+    def observe(self, executed: Any) -> None:
+        """Say what was really executed since the last decision, where something downstream has changed it."""
+        if not self._batch:
+            raise UserError("observe comes after a decision, and there was none")
+        self.agent.observe(executed)
+
+    def shielded(self, env: gym.Env) -> gym.Wrapper:
+        """The environment in which this guard decides on what is proposed (`ambs.Shielded`)."""
+        from ambs.acting.guarded import GuardedEnv
+
+        return GuardedEnv(env, self)
+
+    def _decide(self, observation: Any, labels: Any, episode_start: Any, deterministic: bool) -> GuardDecision:
+        begun = time.perf_counter()
+        seen, single = self._seen(observation)
+        start = self._begin(seen, episode_start)
+        if deterministic not in self._asked:
+            space = _space(seen)
+            self._asked[deterministic] = ForeignPolicy(
+                self.policy, space, self.action_space, deterministic=deterministic, limit_ms=self.limit_ms
+            )
+        found = self._asked[deterministic].propose(seen, start)
+        return self._decided(seen, labels, found, single, begun)
+
+    def _seen(self, observation: Any) -> tuple[Any, bool]:
+        """The observations with an axis of environments, and whether that had to be added."""
+        if isinstance(observation, dict):
+            parts = {name: as_numpy(part) for name, part in observation.items()}
+            single = all(part.ndim in (1, 3) for part in parts.values())
+            return {name: part[None] if single else part for name, part in parts.items()}, single
+        array = as_numpy(observation)
+        return (array[None], True) if array.ndim in (1, 3) else (array, False)
+
+    def _begin(self, seen: Any, episode_start: Any) -> np.ndarray:
+        """Which rows begin an episode; the agent is told."""
+        rows = len(next(iter(seen.values()))) if isinstance(seen, dict) else len(seen)
+        first = np.zeros(rows, bool) if episode_start is None else np.array(episode_start, bool).reshape(-1)
+        if first.shape != (rows,):
+            raise UserError(f"episode_start must have {rows} truth values, got {first.size}")
+        if not self._started or rows != self._batch:
+            self.agent.start(rows, self.seed, shield=True)
+            self._batch, self._started = rows, True
+            first[:] = True
+        self.agent.restart(first)
+        return first
+
+    def _decided(self, seen: Any, labels: Any, found: Proposals, single: bool, begun: float) -> GuardDecision:
+        failed, shape = found.failed, (-1, *(1,) * (found.action.ndim - 1))
+        none = np.nan if found.action.dtype.kind == "f" else -1
+        decision: Decision = self.agent.act(seen, labels, np.where(failed.reshape(shape), none, found.action))
+        overridden = np.asarray(decision.overridden) | failed
+        action = np.where(overridden.reshape(shape), decision.action, found.action)
+        action = np.where(failed.reshape(shape), self.failsafe, action).astype(self.action_space.dtype)
+        if failed.any():
+            self.agent.observe(action, failed)
+        names = [Reason(code).name.lower() for code in np.asarray(decision.reason).tolist()]
+        reason = [FAILED if bad else name for bad, name in zip(failed.tolist(), names, strict=True)]
+        self.counts.update(reason)
+        milliseconds = 1000 * (time.perf_counter() - begun)
+        rows: tuple[Any, ...] = (action, found.action, overridden, np.asarray(decision.p_safe), reason, found.why)
+        if single:
+            done, wanted, other, p_safe, because, problem = (part[0] for part in rows)
+            rows = (done, wanted, bool(other), float(p_safe), because, problem)
+        return GuardDecision._make((*rows, milliseconds, found.milliseconds))
+
+
+def as_numpy(part: Any) -> np.ndarray:
+    """An array of NumPy, or a view of a tensor of whatever library shares its memory (DLPack)."""
+    if isinstance(part, np.ndarray) or not hasattr(part, "__dlpack__"):
+        return np.asarray(part)
+    try:
+        return np.from_dlpack(part)
+    except (BufferError, RuntimeError, TypeError, ValueError):  # On a device, or with gradients, or of another kind.
+        return np.asarray(part)
+
+
+def _checked(given: np.ndarray, batch: int, space: gym.Space) -> Proposals:
+    from ambs.shield.actions import last_resort, proposal
+
+    if given.shape[:1] != (batch,):
+        raise UserError(f"there must be {batch} proposed actions, got an array of shape {given.shape}")
+    found = [proposal(row, space) for row in given]
+    sound = [action is not None and bool(np.isfinite(action).all()) for action, _ in found]
+    resort = last_resort(None, space)
+    actions = [action if good else resort for good, (action, _) in zip(sound, found, strict=True)]
+    why = [
+        "" if good else problem or "the proposed action is not finite"
+        for good, (_, problem) in zip(sound, found, strict=True)
+    ]
+    return Proposals(np.stack([np.asarray(action) for action in actions]), ~np.array(sound), why, 0.0)
+
+
+def _action_space(agent: Agent) -> gym.Space:
+    interface = agent.interface
+    if interface.discrete:
+        return spaces.Discrete(interface.spec.actions)
+    return spaces.Box(interface.low.astype(np.float32), interface.high.astype(np.float32), dtype=np.float32)
+
+
+def _action(name: str, given: Any, guard: Guard) -> np.ndarray:
+    """A given action, which must be in the action space."""
+    space = guard.action_space
+    wanted = np.asarray(given)
+    wanted = wanted.astype(np.float32) if isinstance(space, spaces.Box) and wanted.dtype.kind in "fiu" else wanted
+    if not space.contains(wanted):
+        raise UserError(f"the {name} action must lie in {space}, got {given}")
+    return wanted
+
+
+def _space(seen: Any) -> gym.Space:
+    """A space in which observations `[batch, …]` like these lie."""
+    if isinstance(seen, dict):
+        return spaces.Dict({name: _space(part) for name, part in seen.items()})
+    shape, kind = seen.shape[1:], seen.dtype
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        return spaces.Box(limits.min, limits.max, shape, kind.type)
+    return spaces.Box(-np.inf, np.inf, shape, kind.type)

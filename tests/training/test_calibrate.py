@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +21,7 @@ from ambs.training.calibrate import (
     proposed_risk,
     quality,
     stays_safe,
+    unaided,
 )
 from ambs.world_model.rssm import Latent
 from tests.tiny import fresh, quick_jit
@@ -114,7 +116,8 @@ def test_the_level_in_force_keeps_the_budget_of_false_alarms(share, expected):
     accepted = (0.1, 0.6, 0.96, 1.0)
 
     def level(safe, so_far):
-        return int(calibrate_level(jnp.asarray(risk), jnp.asarray(safe), share, accepted, jnp.array(so_far)))
+        weight = jnp.asarray(safe, jnp.float32)
+        return int(calibrate_level(jnp.asarray(risk), weight, share, accepted, jnp.array(so_far)))
 
     assert level(np.ones(1001, bool), 3) == expected
     assert (risk > accepted[expected]).mean() <= share + 1e-9
@@ -124,7 +127,22 @@ def test_the_level_in_force_keeps_the_budget_of_false_alarms(share, expected):
     assert level(risk < 0.1, 2) == 2
     # A risk that is no number tells nothing: the level stays, too.
     broken = jnp.asarray(risk).at[500].set(jnp.nan)
-    assert int(calibrate_level(broken, jnp.ones(1001, bool), share, accepted, jnp.array(1))) == 1
+    assert int(calibrate_level(broken, jnp.ones(1001), share, accepted, jnp.array(1))) == 1
+
+
+def test_what_the_shield_has_prevented_is_not_held_against_it():
+    """1000 windows without risk, 200 of risk .9 that stayed safe because the backup policy acted: had it not, 20 would have."""
+    risk = jnp.concatenate([jnp.zeros(1000), jnp.full(200, 0.9)])
+    safe, saved = jnp.ones(1200, bool), jnp.arange(1200) >= 1000
+    weight = unaided(safe, saved, risk)
+    np.testing.assert_allclose(weight.sum(), 1020, rtol=1e-5)
+    assert not unaided(~safe, saved, risk).any()
+
+    def level(weight):
+        return int(calibrate_level(risk, weight, 0.05, (0.1, 0.5, 0.95), jnp.array(2)))
+
+    assert level(weight) == 0
+    assert level(jnp.ones(1200)) == 2
 
 
 def test_safe_windows_by_hand():
@@ -141,13 +159,15 @@ def test_a_state_is_scored_by_what_the_policy_proposes(monkeypatch):
         return Step(state, action[None], jnp.ones(()))
 
     said = Imagination(risky, lambda _key, _state: jnp.array([0.1]), 3, lambda labels: labels[:, 0, 0])
-    monkeypatch.setattr("ambs.training.calibrate.of_model", lambda *_given, **_more: said)
+    task = SimpleNamespace(actors=SimpleNamespace(task=SimpleNamespace(act=said.policy)))
+    monkeypatch.setattr("ambs.training.calibrate.in_precision", lambda *_given: task)
+    monkeypatch.setattr("ambs.training.calibrate.of_shield", lambda *_given: said)
     start = Latent(jnp.zeros((4, 1)), jnp.zeros((4, 1, 1)))
     found = proposed_risk(Player(*[None] * 4), start, fresh(), quickstart())
     np.testing.assert_allclose(found, np.full(4, 1 - 0.9**3), rtol=1e-5)
     # From what is not finite nothing is concluded, least of all that everything is risky and the shield must be lenient.
     broken = replace(said, policy=lambda _key, _state: jnp.array([jnp.nan]))
-    monkeypatch.setattr("ambs.training.calibrate.of_model", lambda *_given, **_more: broken)
+    monkeypatch.setattr("ambs.training.calibrate.of_shield", lambda *_given: broken)
     found = proposed_risk(Player(*[None] * 4), start, fresh(), quickstart())
     assert np.isnan(found).all()
-    assert int(calibrate_level(jnp.tile(found, 100), jnp.ones(400, bool), 0.05, (0.1, 0.5, 0.9), jnp.array(1))) == 1
+    assert int(calibrate_level(jnp.tile(found, 100), jnp.ones(400), 0.05, (0.1, 0.5, 0.9), jnp.array(1))) == 1

@@ -209,3 +209,26 @@ def test_mirrored_sequences_by_hand():
     assert other.action.tolist() == [[[0.5, -0.25]]]
     again = mirrored(other, mirror)
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(batch), strict=True))
+
+
+def untold(rows):
+    return {name: part for name, part in rows.items() if name != "backup"}
+
+
+def test_who_acted_is_remembered_and_stored():
+    """The backup policy led environment 1 to row 4; windows of three that begin at rows 1 to 5 have it last, …, first, not at all."""
+    replay = Replay(row(0), 20, "host")
+    for t in range(8):
+        replay.add(row(t), np.arange(replay.envs) == (1 if t == 4 else -1))
+    first = np.arange(1, 6)
+    expected = [[False, False, False], [False, False, True], [False, True, False], [True, False, False], [False] * 3]
+    again = Replay(row(0), 20, "host")
+    pieces, tail = replay.pieces()
+    again.load(replay.count, pieces, tail, ())
+    for one in (replay, again):
+        assert one.who_acted(first, np.full(5, 1), 3).tolist() == expected
+        assert not one.who_acted(first, np.full(5, 0), 3).any()
+    # Rows of an earlier version do not tell.
+    older = {name: lambda read=read: untold(read()) for name, read in pieces.items()}
+    again.load(replay.count, older, untold(tail), ())
+    assert not again.who_acted(first, np.full(5, 1), 3).any()

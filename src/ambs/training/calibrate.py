@@ -7,8 +7,9 @@ Where labels are drawn, nothing is thresholded on the way, and the decision itse
 counts as risky is the lowest, but not below the Δ that is asked for, at which at most a given share of safe windows is flagged.
 A blurred model intervenes rarely, a sharp one early. The risk of a state is scored exactly as the shield scores it, by what the
 task policy proposes and would do next: by the actions that were really taken, which are certain, risks are far more extreme.
-What then really happened, whoever acted, tells whether a window was safe; where the shield has kept it so, its alarm counts as
-false, so that at the level in force it steps in at no more than so many of the states from which nothing happens.
+What then really happened tells whether a window was safe. Where the backup policy acted in between, nobody knows what the task
+policy would have come to: such a window counts as safe by the chance that the model gives it, 1 − risk. Counted as safe, what a
+shield prevents would be held against it, and the more it prevented the more lenient it would get.
 
 How good labels and foresight are is judged by the actions that were really taken.
 """
@@ -126,19 +127,21 @@ def calibrate(
 
 def calibrate_level(
     risk: Float[Array, "windows"],
-    safe: Bool[Array, "windows"],
+    safe: Float[Array, "windows"],
     share: float,
     accepted: tuple[float, ...],
     level: Int[Array, ""],
 ) -> Int[Array, ""]:
-    """The number of the lowest level that flags at most `share` of the windows that are `safe` (`stays_safe`).
+    """The number of the lowest level that flags at most `share` of what is safe.
 
-    `accepted`: the risk up to which each level accepts, ascending. `level`: the one so far, kept if there are too few windows or
-    a risk is not finite.
+    `safe`: by how much each window counts (`unaided`). `accepted`: the risk up to which each level accepts, ascending. `level`:
+    the one so far, kept if there are too few windows or a risk is not finite.
     """
-    sound = jnp.isfinite(jnp.where(safe, risk, 0.0)).all()
-    order = jnp.sort(jnp.where(safe, risk, -1.0))[::-1]
-    limit = order[jnp.minimum(jnp.floor(share * safe.sum()).astype(int), risk.shape[0] - 1)]
+    sound = jnp.isfinite(jnp.where(safe == 0, 0.0, risk)).all() & jnp.isfinite(safe).all()
+    order = jnp.argsort(jnp.where(safe > 0, risk, -1.0))[::-1]
+    beyond = jnp.cumsum(safe[order]) > share * safe.sum() + 1e-3
+    # The riskiest window that may not be flagged any more, if there is one.
+    limit = jnp.where(beyond.any(), risk[order][jnp.argmax(beyond)], -1.0)
     found = jnp.searchsorted(jnp.array(accepted), limit)
     known = (safe.sum() >= ENOUGH) & sound
     return jnp.where(known, jnp.minimum(found, len(accepted) - 1), level).astype(level.dtype)
@@ -148,6 +151,14 @@ def stays_safe(model: WorldModel, probs: LabelProbs, whole: Bool[Array, "windows
     """Windows within one episode in which Ψ holds where the context ends and for all T steps after."""
     psi, atoms = model.trace_formula()
     return whole & probs.holds_now & ~violates(psi, atoms, probs.truth).any(axis=1)
+
+
+def unaided(
+    safe: Bool[Array, "windows"], saved: Bool[Array, "windows"], risk: Float[Array, "windows"]
+) -> Float[Array, "windows"]:
+    """By how much each window counts as one that the task policy keeps safe by itself: 1 or 0 where it acted all along, and the
+    model's own 1 − risk where the backup policy `saved` it."""
+    return jnp.where(safe, jnp.where(saved, 1 - risk, 1.0), 0.0)
 
 
 def quality(

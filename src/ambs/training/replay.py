@@ -58,6 +58,8 @@ class Replay:
         xp: Any = np if place == "host" else jnp
         self.use = np.zeros((self.slots, self.envs), np.int8)
         """`Use` of every row."""
+        self.backup = np.zeros((self.slots, self.envs), bool)
+        """Whether the shield had the backup policy act on the way to a row."""
         self.alike = np.zeros((self.slots, self.envs), np.int32)
         """Rows up to this one, it included, that follow one another and have its use."""
         self._seen: dict[tuple[int, Use], int] = {}
@@ -79,9 +81,10 @@ class Replay:
         """Rows per environment that can be drawn."""
         return min(self.count, self.slots)
 
-    def add(self, row: Experience) -> None:
-        """Append one row `[envs, …]`."""
+    def add(self, row: Experience, backup: np.ndarray | None = None) -> None:
+        """Append one row `[envs, …]`; `backup` bool `[envs]`: where the backup policy led to it."""
         slot = self.count % self.slots
+        self.backup[slot] = False if backup is None else backup
         self._assign(slot, np.asarray(row.is_first))
         if self.place == "device":
             self.data = self._put(self.data, row, slot)
@@ -141,6 +144,10 @@ class Replay:
             known = self._seen[length, use] = int(rows.max(initial=-1))
             self._none_before[length, use] = self.count + length // 4
         return known >= 0
+
+    def who_acted(self, first: np.ndarray, env: np.ndarray, length: int) -> np.ndarray:
+        """Whether the backup policy led to each row of these windows, bool `[windows, length]`."""
+        return self.backup[(first[:, None] + np.arange(length)) % self.slots, env[:, None]]
 
     def rows_with(self, episodes: int, use: Use) -> int:
         """Of how many of the latest rows one must take to have the beginnings of so many episodes of this use; all, if there are
@@ -235,12 +242,19 @@ class Replay:
 
     def _rows(self, start: int, stop: int) -> dict[str, np.ndarray]:
         slots = np.arange(start, stop) % self.slots
-        return {name: np.asarray(leaf[slots]) for name, leaf in {**_named(self.data), "use": self.use}.items()}
+        return {name: np.asarray(leaf[slots]) for name, leaf in {**_named(self.data), **self._beside()}.items()}
+
+    def _beside(self) -> dict[str, np.ndarray]:
+        """What is known of rows beside what was experienced."""
+        return {"use": self.use, "backup": self.backup}
 
     def _store(self, ring: Experience, start: int, rows: dict[str, np.ndarray], count: int) -> None:
-        if "use" not in rows:  # Stored before worlds were held out: all of it was learned from.
-            rows = rows | {"use": np.zeros((rows["reward"].shape[0], self.envs), np.int8)}
-        for name, leaf in {**_named(ring), "use": self.use}.items():
+        # Stored before worlds were held out, all of it was learned from; before it was told who acted, the task policy did.
+        blank = {
+            name: np.zeros((rows["reward"].shape[0], self.envs), leaf.dtype) for name, leaf in self._beside().items()
+        }
+        rows = blank | rows
+        for name, leaf in {**_named(ring), **self._beside()}.items():
             if name not in rows or rows[name].shape[1:] != leaf.shape[1:] or rows[name].dtype != leaf.dtype:
                 raise UserError(f"stored replay rows do not fit: {name} should be {leaf.dtype}{list(leaf.shape[1:])}")
             times = np.arange(start, start + rows[name].shape[0])

@@ -40,6 +40,7 @@ from ambs.training.calibrate import (
     proposed_risk,
     quality,
     stays_safe,
+    unaided,
     within_one_episode,
 )
 from ambs.training.learn import SKIPPED, learn, updates_per_call
@@ -166,7 +167,7 @@ class Trainer(TrainState):
     def turn(self) -> None:
         """One step of all environments, and the updates that are due."""
         training = self.config.training
-        self.replay.add(self.row)
+        self.replay.add(self.row, self.accounts.open["backup"])
         playing = self.accounts.agent_steps >= training.prefill
         shielding = self.config.shielded and playing and self.accounts.frames >= training.shield_from
         actions, decision = self._chosen(playing, shielding)
@@ -256,18 +257,23 @@ class Trainer(TrainState):
         self.calibrated = self.updates
         rng = np.random.default_rng([self.config.seed, _tag("calibration"), self.updates])
 
-        def windows(use: Use) -> Experience:
+        def place(use: Use) -> tuple[np.ndarray, np.ndarray]:
             # What policy and shield do now is what they are judged by, but a few layouts would judge by their luck.
             latest = max(self.replay.kept // 2, self.replay.rows_with(EPISODES, use))
-            return self.replay.windows(*self.replay.draw(rng, (calibration.windows,), length, latest, use), length)
+            return self.replay.draw(rng, (calibration.windows,), length, latest, use)
+
+        def windows(use: Use) -> Experience:
+            return self.replay.windows(*place(use), length)
 
         model, key = self.learned.model, (self.root, self.updates)
-        there = windows(Use.THRESHOLDS)
+        where = place(Use.THRESHOLDS)
+        there = self.replay.windows(*where, length)
+        saved = self.replay.who_acted(*where, length)[:, calibration.context :].any(axis=1)
         whole = ~np.asarray(there.is_first[:, 1:]).any(axis=1)
         if whole.sum() < ENOUGH:
             self._without_windows()
             return
-        self.thresholds, self.level, enough = self._calibrate(self.player, there, *key)
+        self.thresholds, self.level, enough = self._calibrate(self.player, there, saved, *key)
         if not enough:
             self._without_windows()
         if not all(self.replay.can_draw(length, use) for use in (Use.JUDGING, Use.LEARNING)):
@@ -403,7 +409,7 @@ def first_level(config: Config) -> jax.Array | None:
 
 
 def _set_thresholds(
-    player: Player, windows: Experience, root: jax.Array, number: jax.Array, *, config: Config
+    player: Player, windows: Experience, saved: jax.Array, root: jax.Array, number: jax.Array, *, config: Config
 ) -> tuple[jax.Array, jax.Array | None, jax.Array]:
     key, (model, thresholds, level) = (
         at(stream(root, "calibration"), number),
@@ -418,7 +424,7 @@ def _set_thresholds(
         accepted = accepted_risks(config.shield)
         given = None if windows.proposed is None else windows.proposed[:, config.calibration.context - 1]
         risk = proposed_risk(player, probs.start, key, config, given)
-        level = calibrate_level(risk, safe, config.calibration.false_alarms, accepted, level)
+        level = calibrate_level(risk, unaided(safe, saved, risk), config.calibration.false_alarms, accepted, level)
     return thresholds, level, safe.sum() >= ENOUGH
 
 

@@ -216,7 +216,7 @@ def untold(rows):
 
 
 def test_who_acted_is_remembered_and_stored():
-    """The backup policy led environment 1 to row 4; windows of three that begin at rows 1 to 5 have it last, …, first, not at all."""
+    """The backup policy led environment 1 to row 4, which windows of three that begin at rows 2, 3 and 4 have."""
     replay = Replay(row(0), 20, "host")
     for t in range(8):
         replay.add(row(t), np.arange(replay.envs) == (1 if t == 4 else -1))

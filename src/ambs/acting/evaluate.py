@@ -10,6 +10,7 @@ from ambs.acting.accounting import Accounts
 from ambs.acting.adapter import interface
 from ambs.acting.agent import Agent
 from ambs.acting.foreign import ForeignPolicy
+from ambs.acting.prescient import Prescient
 from ambs.config.checks import whole
 from ambs.errors import UserError
 from ambs.shield.rules import Decision
@@ -60,12 +61,19 @@ def evaluate(
     rows: list[dict[str, Any]] = []
     size, end = min(episodes, batch or TOGETHER), begin + episodes
     envs = agent.worlds(size)
+    prescient: Prescient | None = None
     try:
         _refuse_another_world(agent, envs)
         asked = None if given is None else _asked(agent, envs, given)
+        if shield and agent.config.shield.kind == "prescient" and policy != "random":
+            envs.reset(seed=seed)
+            prescient = Prescient(agent, envs, seed)
         for first in range(begin, end, size):
-            rows += _batch(agent, envs, first, min(size, end - first), seed, shield, policy, on_step, watch, asked)
+            count = min(size, end - first)
+            rows += _batch(agent, envs, first, count, seed, shield, policy, on_step, watch, asked, prescient)
     finally:
+        if prescient is not None:
+            prescient.close()
         envs.close()
     return rows
 
@@ -103,12 +111,14 @@ def _batch(
     on_step: Callable[[int], None] | None,
     watch: Watcher | None,
     asked: ForeignPolicy | None,
+    prescient: Prescient | None,
 ) -> list[dict[str, Any]]:
     """Episodes `first`, … of which `count` are wanted; the rest of the batch plays on, since noise depends on its size."""
     size = envs.num_envs
     worlds = [int(np.random.SeedSequence([seed, first + index]).generate_state(1)[0]) for index in range(size)]
     raw, infos = envs.reset(seed=worlds)
-    agent.start(size, seed, shield=shield, policy="task" if policy == "random" else policy)
+    agent.start(size, seed, shield=shield and prescient is None, policy="task" if policy == "random" else policy)
+    decide = agent.act if prescient is None else prescient.act
     agent.root = stream(agent.root, f"evaluation {first}")
     rng = np.random.default_rng([seed, first])
     accounts = Accounts(size, envs.atoms.names)
@@ -119,7 +129,7 @@ def _batch(
         if policy == "random":
             actions = agent.interface.to_env(agent.interface.random(rng, size))
         else:
-            decision = agent.act(raw, infos["labels"], None if asked is None else proposals(asked, raw, infos["fresh"]))
+            decision = decide(raw, infos["labels"], None if asked is None else proposals(asked, raw, infos["fresh"]))
             actions = np.asarray(decision.action)
         live = [index for index in range(count) if index not in found]
         seen = {"observation": raw, "labels": infos["labels"], "decision": decision, "action": actions}
@@ -129,7 +139,7 @@ def _batch(
         raw, _, terminated, truncated, infos = envs.step(actions)
         if watch is not None:
             watch.stepped(first, seen | {"infos": infos, "ended": terminated | truncated})
-        for row in accounts.step(infos, (terminated, truncated), decision, agent.shielded and policy != "random"):
+        for row in accounts.step(infos, (terminated, truncated), decision, shield and policy != "random"):
             if row["env"] in live:
                 found[row["env"]] = {**row, "episode": first + row["env"], "world": worlds[row["env"]]}
         agent.restart(infos["fresh"])

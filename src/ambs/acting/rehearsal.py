@@ -24,7 +24,12 @@ def rehearse(config: Config) -> None:
 
 
 def check_meant(config: Config, psi: Formula) -> None:
-    """Refuse a Ψ that holds, or fails, whatever happens; `true` will do where nothing learns from it or is shielded by it."""
+    """Refuse a Ψ that holds, or fails, whatever happens; `true` will do where nothing learns from it or is shielded by it. Refuse
+    a shield that has nothing to do with learning, too."""
+    if config.shielded and config.shield.kind == "prescient":
+        raise UserError(
+            "a prescient shield is for evaluation: it plays every future in the simulator itself (ambs eval)"
+        )
     heeded = config.shielded or METHODS[config.method].penalty != "none"
     if heeded or psi != Constant(True):
         refuse_constant(psi)

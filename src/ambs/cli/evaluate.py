@@ -107,6 +107,8 @@ class Evaluate:
             raise UserError(
                 "--spec, --labels and --shield-kind change the shield, and it is off: say --shield on, or leave them out"
             )
+        if self.shield_kind == "prescient" and self.record is not None:
+            raise UserError("what a prescient shield sees are real futures, which are not recorded: leave out --record")
         agent = agent if self.spec is None else agent.held_to(self.spec, tell)
         agent = agent.behind(**changes) if changes else agent
         console = Console(stderr=True)

@@ -110,8 +110,8 @@ def _batch(
     policy: Policy,
     on_step: Callable[[int], None] | None,
     watch: Watcher | None,
-    asked: ForeignPolicy | None,
-    prescient: Prescient | None,
+    asked: ForeignPolicy | None = None,
+    prescient: Prescient | None = None,
 ) -> list[dict[str, Any]]:
     """Episodes `first`, … of which `count` are wanted; the rest of the batch plays on, since noise depends on its size."""
     size = envs.num_envs

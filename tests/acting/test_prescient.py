@@ -1,0 +1,95 @@
+"""Shields that see the world itself, against the kernel of `grid`; and agents that are held to other formulas."""
+
+import jax
+import numpy as np
+import pytest
+
+from ambs.acting.prescient import Prescient
+from ambs.config.resolve import changed, resolve
+from ambs.envs.worlds.grid import Grid
+from ambs.errors import UserError
+from ambs.shield import Reason, ShieldConfig
+from tests.tiny import ignorant_agent
+
+TRACES = 400
+SHIELD = {"kind": "prescient", "horizon": 1, "rule": "fixed", "traces": TRACES, "chunk": 64}
+
+
+@pytest.fixture(scope="module")
+def agent():
+    settings = resolve("quickstart", changes={"env": "Grid", "training": {"action_repeat": 1}})
+    with ignorant_agent(changed(settings, {"shield": SHIELD})) as made:
+        yield made
+
+
+@pytest.fixture
+def envs(agent):
+    made = agent.worlds(4)
+    yield made
+    made.close()
+
+
+def test_one_step_ahead_is_the_kernel(agent, envs):
+    """P(no hazard after the proposed action) of some forty decisions; the worlds' own state and chance stay as they are."""
+    grid, (raw, infos) = Grid(), envs.reset(seed=3)
+    seen = Prescient(agent, envs, seed=1)
+    agent.start(4, 0, shield=False)
+    errors, overridden = [], 0
+    for _ in range(10):
+        before, cells = envs.get_state(), np.asarray(raw).argmax(axis=1)
+        decision = seen.act(raw, infos["labels"])
+        after = envs.get_state()
+        assert all(np.array_equal(before[name], after[name]) for name in before)
+        arrival = grid.kernel[cells, np.asarray(decision.proposed)]
+        exact = 1 - arrival @ grid.labels[:, 0]
+        free = ~infos["labels"][:, 0]
+        assert (np.asarray(decision.reason)[~free] == Reason.ALREADY_UNSAFE).all()
+        errors += (np.abs(decision.p_safe - exact) / np.sqrt(exact * (1 - exact) / TRACES + 1e-6))[free].tolist()
+        accepted = agent.config.shield.safety_level - agent.config.shield.approximation_error
+        clear = free & (np.abs(1 - exact - accepted) > 0.08)
+        assert (decision.overridden == (1 - exact > accepted))[clear].all()
+        overridden += int(decision.overridden.sum())
+        raw, _, _, _, infos = envs.step(np.asarray(decision.action))
+        agent.restart(infos["fresh"])
+    seen.close()
+    assert max(errors) < 4.5
+    assert len(errors) > 20
+    assert 0 < overridden < 40
+
+
+def test_who_has_no_simulator_is_told(agent):
+    with pytest.raises(UserError, match="ambs eval"):
+        agent.start(1, shield=True)
+    assert not agent.start(1).shielded
+
+
+def test_another_formula_over_the_same_atoms(agent):
+    told: list[str] = []
+    plain = agent.behind(kind="ambs", critics="max", rolled=1, horizon=2)
+    other = plain.held_to("P>=0.6 [ G<=3 (!hazard & !goal) ]", told.append)
+    assert other.asked == "P>=0.6 [ G<=3 !hazard & !goal ]"
+    assert (other.config.shield.horizon, other.config.shield.critics, other.config.shield.rolled) == (3, None, None)
+    assert "left out" in told[0]
+    envs = other.worlds(1)
+    assert str(envs.psi) == str(other.player.model.trace_formula()[0]) == "!hazard & !goal"
+    envs.close()
+    # Networks are the very same, and the agent itself is held to what it was.
+    assert jax.tree.leaves(other.player.model)[0] is jax.tree.leaves(agent.player.model)[0]
+    assert str(agent.interface.spec.psi) == "!hazard"
+    reaching = plain.held_to("P>=0.6 [ !hazard U<=4 goal ]", told.append)
+    assert (reaching.config.shield.path, reaching.config.shield.horizon) == ("(!hazard) U<=4 goal", 4)
+    assert str(reaching.interface.spec.psi) == "!hazard | goal"
+    assert str(plain.held_to("P>=0.6 [ F<=4 goal ]", told.append).interface.spec.psi) == "!hazard"
+    with pytest.raises(UserError, match="known atoms: hazard, goal"):
+        plain.held_to("P>=0.6 [ G<=3 !lava ]", told.append)
+    with pytest.raises(UserError, match="must have the form"):
+        plain.held_to("P>=0.6 [ F goal ]", told.append)
+
+
+def test_settings_of_kinds():
+    assert ShieldConfig(kind="latent", short=4).steps == 4
+    assert ShieldConfig(kind="latent", horizon=3).steps == 3
+    assert ShieldConfig(kind="critic").critics_used == "max"
+    assert ShieldConfig(kind="recovery", critics="max", rolled=5).steps == 30
+    with pytest.raises(UserError, match="kind must be one of"):
+        ShieldConfig(kind="ambss")

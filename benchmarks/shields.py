@@ -1,0 +1,74 @@
+"""Kinds of shield around the same agents in the same worlds: a JSON line for each agent and kind.
+
+    python benchmarks/shields.py RUN [RUN …] [--kinds off ambs recovery latent critic prescient] [--episodes 50] [--seed 500]
+
+Return, violating frames and control switches per episode, override rate, futures per decision, seconds for all of it; of
+kinds other than the first two also the ratio to `ambs` over all agents, with a bootstrap interval over paired episodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ambs.acting.agent import Agent, load
+from ambs.acting.evaluate import evaluate
+from ambs.shield.config import KINDS
+
+
+def main() -> None:
+    """Play and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--kinds", nargs="+", default=["off", *KINDS], choices=["off", *KINDS])
+    parser.add_argument("--episodes", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=500)
+    options = parser.parse_args()
+    played: dict[str, list[dict[str, Any]]] = {}
+    for run in options.runs:
+        agent = load(run)
+        for kind in options.kinds:
+            rows, seconds = play(agent, kind, options.episodes, options.seed)
+            played[kind] = played.get(kind, []) + rows
+            print(json.dumps({"run": run.name, "kind": kind, **figures(rows), "seconds": round(seconds)}), flush=True)
+    for kind in options.kinds:
+        if "ambs" in played and kind not in ("off", "ambs"):
+            print(json.dumps({"kind": kind, "against": "ambs", **ratios(played[kind], played["ambs"])}), flush=True)
+
+
+def play(agent: Agent, kind: str, episodes: int, seed: int) -> tuple[list[dict[str, Any]], float]:
+    """Rows of the episodes, and how long they took."""
+    begun = time.perf_counter()
+    behind = agent if kind in ("off", "ambs") else agent.behind(kind=kind)
+    rows = evaluate(behind, episodes, seed=seed, shield=kind != "off")
+    return rows, time.perf_counter() - begun
+
+
+def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Means per episode, and shares of decisions."""
+    total = {name: float(sum(row[name] for row in rows)) for name in ("decisions", "overrides", "traces")}
+    found = {name: float(np.mean([row[name] for row in rows])) for name in ("return", "violations", "switches")}
+    decided = max(total["decisions"], 1)
+    found |= {"override_rate": total["overrides"] / decided, "traces_per_decision": total["traces"] / decided}
+    return {name: round(value, 4) for name, value in found.items()} | {"episodes": len(rows)}
+
+
+def ratios(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], draws: int = 10_000) -> dict[str, list[float]]:
+    """Overrides and violations over those of another shield in the same episodes: ratio of sums, and 95 % by bootstrap."""
+    rng, found = np.random.default_rng(0), {}
+    which = rng.integers(0, len(ours), (draws, len(ours)))
+    for name in ("overrides", "violations", "return"):
+        a, b = (np.array([row[name] for row in rows], float) for rows in (ours, theirs))
+        many = a[which].sum(axis=1) / np.maximum(b[which].sum(axis=1), 1e-9)
+        low, high = np.quantile(many, [0.025, 0.975])
+        found[name] = [round(float(value), 3) for value in (a.sum() / max(b.sum(), 1e-9), low, high)]
+    return found
+
+
+if __name__ == "__main__":
+    main()

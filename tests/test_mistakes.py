@@ -131,6 +131,21 @@ MISTAKES = {
         "the backup policy must give actions of shape [(1, 2)], as those that are proposed, got []"
     ),
     "shield_with_deadline(problem(), 'x')": "a deadline must be above 0 seconds, got 'x'",
+    "psi & 3": "a formula is made of formulas, such as parse_formula gives, got 3",
+    "psi.holds('x', ambs.Atoms(('a',)))": "labels must be an array, got 'x'",
+    "psi.holds(numpy.ones(1, bool), None)": "labels are read by their atoms, such as ambs.Atoms(('hazard',)), got None",
+    "psi.probability(numpy.ones(3), ambs.Atoms(('a',)))": "probabilities must have a last axis of 1 atoms (a), got shape (3,)",
+    "psi.holds_in(3)": "the atoms that hold must be a set of names, got 3",
+    "ambs.Atoms(('a',)).encode('a')": "labels are encoded from a set of names, got 'a'",
+    "ambs.Atoms(('a',)).decode([1, 2])": "labels must be 1 truth values, one for each atom, got [1, 2]",
+    "ambs.make('PointGoal1', frame_skip=1.5)": "frame_skip must be a whole number of at least 1, got 1.5",
+    "ambs.make('PointGoal1', view_size='big')": "view_size must be a whole number from 1 to 4096, got 'big'",
+    "ambs.make_vector('PointWorld', 1).set_state(3)": "the state of SerialVectorEnv must be what get_state gave, got 3",
+    "ambs.config.resolve.from_dict([])": "settings must be a mapping, such as to_dict gives, got []",
+    "problem(psi=ambs.bounded_safety(psi, .1, 3))": "psi must be a formula over atoms, without P [ … ], got P>=0.9 [ G<=3 !a ]",
+    "ambs.AgentConfig(penalty='x')": "penalty must be one of none, lag, penl, plpg, copt, got 'x'",
+    "ambs.SafetyConfig(cost=1e308)": "cost must be at most 1000000.0, got 1e+308",
+    "ambs.TrainingConfig(envs=10**7, capacity=10**12)": "envs must be at most 1000000, got 10000000",
 }
 """Calls, and how the sentence begins that each gets."""
 

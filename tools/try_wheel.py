@@ -83,6 +83,9 @@ def steps(python: str, wheel: Path, home: Path, small: bool) -> Iterator[Step]:
     yield Step("bad value", [ambs, "train", "--method", "ppo"], code=2, says="copt")
     yield Step("no extra", [ambs, "demo"], code=2, says="pip install 'ambs[report]'")
     yield Step("train", [ambs, "train", *TINY.split()], says="Finished")
+    run = str(next((home / "runs").iterdir()))
+    yield Step("record", [ambs, "eval", run, "--episodes", "1", "--shield", "on", "--record", "recorded"], says="Wrote")
+    yield Step("inspect", [ambs, "inspect", "recorded"], says="Wrote")
     if small:
         return
     verify = [ambs, "verify", "golden", str(ROOT / "tests" / "golden" / "PointGoal1.npz")]

@@ -171,6 +171,21 @@ def test_too_little_memory_gets_a_sentence(error, monkeypatch, capsys):
     assert capsys.readouterr().err == f"ambs: there is not enough memory ({error})\n"
 
 
+def test_a_device_that_is_not_there_gets_a_sentence(monkeypatch, capsys):
+    def fail(*_):
+        raise RuntimeError("Unable to initialize backend 'abacus'")
+
+    monkeypatch.setattr(ambs.cli.check.Check, "run", fail)
+    with pytest.raises(RuntimeError, match="abacus"):
+        main(["check", "a"])  # Where JAX has its device, what failed is something else.
+    monkeypatch.setenv("JAX_PLATFORMS", "abacus")
+    monkeypatch.setattr(jax, "devices", fail)
+    with pytest.raises(SystemExit) as stop:
+        main(["check", "a"])
+    assert stop.value.code == 70
+    assert capsys.readouterr().err.startswith("ambs: JAX cannot compute on abacus here, as JAX_PLATFORMS has it")
+
+
 def test_check_explains(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["check", "P>=0.9 [ G<=30 !hazard ]", "--atoms", "hazard"])

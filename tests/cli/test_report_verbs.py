@@ -148,6 +148,7 @@ def test_problems_are_told_apart(tmp_path, monkeypatch):
     assert disk(tmp_path).state in ("ok", "note")
     (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert disk(tmp_path / (300 * "x")).said.endswith(": File name too long")
     for name in ("file", "loop"):
         assert disk(tmp_path / name / "runs") == ("disk", "problem", f"{tmp_path / name} is no folder", ANY)
     good = Figures(1.0, 2.0, 3.0, 4.0, finite=True, fails_safe=True)

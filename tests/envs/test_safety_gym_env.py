@@ -38,8 +38,8 @@ def test_pictures_have_the_size_asked_for():
     ("options", "message"),
     [
         ({"observation": "pixels"}, "observation must be 'vision' or 'vector' or 'both', got 'pixels'"),
-        ({"frame_skip": -2}, "frame_skip must be at least 1, got -2"),
-        ({"size": 0}, "size must be at least 1 pixel, got 0"),
+        ({"frame_skip": -2}, "frame_skip must be a whole number of at least 1, got -2"),
+        ({"size": 0}, "size, in pixels, must be a whole number from 1 to 4096, got 0"),
         ({"palette": "pastel"}, "palette must be 'safety_gymnasium' or 'openai', got 'pastel'"),
         ({"renderer": "vulkan"}, "renderer must be 'rays' or 'mujoco', got 'vulkan'"),
         ({"samples": 3}, "samples must be 1 or 4, got 3"),

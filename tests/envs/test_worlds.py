@@ -198,8 +198,8 @@ def test_a_state_of_another_task_is_refused():
     ("options", "message"),
     [
         ({"collision": "bump"}, 'collision must be "contact" or "stock", got \'bump\''),
-        ({"frame_skip": -1}, "frame_skip must be at least 1, got -1"),
-        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"frame_skip": -1}, "frame_skip must be a whole number of at least 1, got -1"),
+        ({"threads": 0}, "threads must be a whole number of at least 1, got 0"),
     ],
 )
 def test_bad_options_get_a_sentence(options, message):

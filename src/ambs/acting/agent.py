@@ -20,10 +20,10 @@ from ambs.acting.worlds import make_envs, worlds_of
 from ambs.agent.behaviour import Behaviour
 from ambs.agent.update import init
 from ambs.config import LARGEST, Config
-from ambs.config.checks import checked, short, whole
+from ambs.config.checks import MOST_ENVS, checked, short, whole
 from ambs.config.resolve import changed, from_dict, with_spec
 from ambs.envs.spaces import as_array
-from ambs.envs.vector.vector import MOST_ENVS, LabelledVectorEnv
+from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
 from ambs.shield.config import margin

@@ -1,5 +1,7 @@
 """A run tried out before it starts: whatever would be refused there, or could not be meant, is refused now."""
 
+from typing import Any
+
 from ambs.acting.act import default_thresholds
 from ambs.acting.adapter import interface
 from ambs.acting.worlds import make_envs
@@ -16,11 +18,15 @@ def rehearse(config: Config) -> None:
         interface(envs, config)
         check_meant(config, envs.psi)
         default_thresholds(config, len(envs.atoms) if config.model.cost_head == "labels" else 1)
-        envs.reset(seed=0)
-        if envs.faults:
-            raise UserError(f"{config.env} cannot start an episode: {envs.faults[0].reason}")
+        check_started(config, envs.reset(seed=0)[1])
     finally:
         envs.close()
+
+
+def check_started(config: Config, infos: dict[str, Any]) -> None:
+    """Refuse environments none of which could be reset; `infos` are those of the reset."""
+    if len(infos["faults"]) == len(infos["labels"]):
+        raise UserError(f"{config.env} cannot start an episode: {infos['faults'][0].reason}")
 
 
 def check_meant(config: Config, psi: Formula) -> None:

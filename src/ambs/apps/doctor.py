@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ambs.errors import EXTRAS, UserError
+from ambs.errors import EXTRAS, UserError, one_line
 from ambs.storage.provenance import PACKAGES
 
 LEAST_PYTHON = (3, 11)
@@ -151,6 +151,12 @@ def disk(folder: Path) -> Finding:
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
         return Finding("disk", "problem", f"{there} is no folder", "choose another folder with --out")
+    try:
+        folder.absolute().stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # A name that is too long, say.
+        return Finding("disk", "problem", f"{one_line(folder)}: {error.strerror}", "choose another folder with --out")
     free = shutil.disk_usage(there).free / 1e9
     said = f"{free:.1f} GB free for {folder.absolute()}"
     if not os.access(there, os.W_OK):

@@ -70,8 +70,8 @@ class Evaluate:
             raise UserError("--episodes must be at least 1 and --seed at least 0")
         if self.examine is not None and (self.record is None or (self.examine != "all" and self.examine < 1)):
             raise UserError("--examine must be `all` or a number from 1 on, and goes with --record")
-        if self.policy == "random" and self.shield in ("on", "paired"):
-            raise UserError(f"--policy random acts without a shield: leave out --shield {self.shield}")
+        if self.policy == "random" and (self.shield in ("on", "paired") or self.spec or self.labels):
+            raise UserError("--policy random acts without a shield: leave out --shield, --spec and --labels")
         prepare_device("auto", from_dict(RunFolder.open(self.run_folder).config).model.size)
         result = self._play()
         if self.json:

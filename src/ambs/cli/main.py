@@ -108,20 +108,29 @@ def _run(args: list[str]) -> int:
         print(f"ambs: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
         return 2
     except Exception as error:
-        if not _out_of_memory(error):
+        told = _lacking(error)
+        if not told:
             raise
-        told = one_line(error)
-        print(f"ambs: there is not enough memory{f' ({told})' if told else ''}", file=sys.stderr)
+        print(f"ambs: {told}", file=sys.stderr)
         return RUN_FAILED
     except KeyboardInterrupt:
         print("\nambs: stopped", file=sys.stderr)
         return 130
 
 
-def _out_of_memory(error: Exception) -> bool:
-    """Whether this machine, or the device that JAX uses (whose errors are told by name: it need not be there), lacks memory."""
+def _lacking(error: Exception) -> str:
+    """What this machine lacks, memory or a device, if that is why something failed; else nothing."""
+    # Errors of JAX are told by name: it need not be there.
     of_device = type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error)
-    return isinstance(error, MemoryError) or of_device
+    if isinstance(error, MemoryError) or of_device:
+        return f"there is not enough memory{f' ({one_line(error)})' if str(error) else ''}"
+    wanted, jax = os.environ.get("JAX_PLATFORMS"), sys.modules.get("jax")
+    try:
+        if wanted and jax is not None:
+            jax.devices()
+    except (RuntimeError, AssertionError):  # The latter where JAX finds no plugin at all.
+        return f"JAX cannot compute on {wanted} here, as JAX_PLATFORMS has it: unset that, or let it be cpu"
+    return ""
 
 
 def _open_streams() -> None:

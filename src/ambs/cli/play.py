@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 STRIP = 28
 """Height of the strip of labels under each picture, pixels."""
-MOST_PIXELS = 4096
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,10 @@ class Play:
 
     def run(self) -> int:
         """Play, draw, write."""
+        from ambs.config.checks import MOST_PIXELS
+        from ambs.envs import make
+        from ambs.spec.formula import Atoms
+
         if self.steps < 1:
             raise UserError(f"steps must be at least 1, got {self.steps}")
         if self.seed < 0:
@@ -47,9 +50,6 @@ class Play:
             raise UserError(f"size must be at least 32 pixels and at most {MOST_PIXELS}, got {self.size}")
         path = Path(self.video)
         write = _writer(path)
-        from ambs.envs import make
-        from ambs.spec.formula import Atoms
-
         env: Any = make(self.env, render_mode="rgb_array").unwrapped
         if not isinstance(getattr(env, "atoms", None), Atoms):
             raise UserError(f"{self.env} has no labels to show; `ambs envs` lists environments that have")

@@ -16,6 +16,10 @@ from ambs.errors import UserError
 
 LARGEST = 2**53
 """Of whole numbers: beyond it JSON and floats no longer tell them apart."""
+MOST_ENVS = 1_000_000
+"""Environments side by side, and episodes that an agent plays at once."""
+MOST_PIXELS = 4096
+"""Of a picture's side."""
 
 
 def of_types(settings: Any) -> None:

@@ -200,6 +200,8 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Config:
     """The settings that `to_dict` wrote, in this version or an earlier one."""
+    if not isinstance(data, Mapping):
+        raise UserError(f"settings must be a mapping, such as to_dict gives, got {short(data)}")
     return changed(Config(), completed(migrated(data)))
 
 

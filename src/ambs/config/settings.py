@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ambs.config.checks import LARGEST, above, all_finite, at_least, at_most, of_types, one_of, within
+from ambs.config.checks import LARGEST, MOST_ENVS, above, all_finite, at_least, at_most, of_types, one_of, within
 from ambs.config.methods import METHODS, MethodName, PenaltyName
 from ambs.errors import UserError
 from ambs.shield.config import SafetyConfig, ShieldConfig
@@ -162,6 +162,7 @@ class AgentConfig:
     def __post_init__(self) -> None:
         of_types(self)
         all_finite(self)
+        one_of("penalty", self.penalty, dict.fromkeys(method.penalty for method in METHODS.values()))
         at_least(self, 1, "imagination", "imagine_from")
         above(self, 0, "kappa", "adam_eps", "clip", "norm_limit", "backup_norm_limit", "unsafe_weight")
         at_least(self, 0, "alpha", "learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma")
@@ -240,6 +241,7 @@ class TrainingConfig:
             self, 1, "frames", "envs", "action_repeat", "batch", "length", "updates_per_call", "capacity", "log_every"
         )
         at_least(self, 1, "keep")
+        at_most(self, MOST_ENVS, "envs")
         at_least(self, 0, "prefill", "shield_from", "checkpoint_every", "max_skipped", "max_faults", "early_frames")
         all_finite(self)
         above(self, 0, "train_ratio", "env_timeout", "early_ratio")

@@ -1,5 +1,6 @@
 """Environment states as plain arrays: random generators included, and packable into one vector without losing a bit."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,8 @@ def unpack(words: np.ndarray, like: Snapshot) -> Snapshot:
 
 def check_fields(state: Snapshot, like: Snapshot, owner: str) -> None:
     """Refuse, in a sentence, a state without the fields and shapes of `like`."""
+    if not isinstance(state, Mapping):
+        raise UserError(f"the state of {owner} must be what get_state gave, got {state!r}")
     for name, array in like.items():
         if name not in state or np.shape(state[name]) != array.shape:
             got = np.shape(state[name]) if name in state else "nothing"

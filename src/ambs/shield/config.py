@@ -10,11 +10,13 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from ambs.config.checks import above, all_finite, at_least, choice, of_types, one_of, within
+from ambs.config.checks import above, all_finite, at_least, at_most, choice, of_types, one_of, within
 from ambs.errors import UserError
 from ambs.spec.bounds import LARGEST, accept_count, delta_achieved, epsilon_achieved
 from ambs.spec.sequential import BettingTest, betting_test
 
+MOST_COST = 1e6
+"""Of C, and 1 over it the least: returns of cost must stay numbers in single precision."""
 MOST_TRACES, MOST_STEPS, MOST_ENTRIES = 100_000, 100_000, 20_000_000
 """Of a decision that anybody could wait for."""
 
@@ -47,6 +49,8 @@ class SafetyConfig:
         of_types(self)
         all_finite(self)
         above(self, 0, "cost")
+        at_least(self, 1 / MOST_COST, "cost")
+        at_most(self, MOST_COST, "cost")
         within(self, "(0, 1)", "discount")
 
 

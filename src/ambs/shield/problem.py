@@ -89,6 +89,8 @@ class ShieldProblem:
             if not isinstance(getattr(self, name), kind):
                 hint = ", such as ambs.parse_formula('!hazard') gives" if name == "psi" else ""
                 raise UserError(f"{name} must be of the type {kind.__name__}{hint}, got {short(getattr(self, name))}")
+        if speaks_of_future(self.psi):
+            raise UserError(f"psi must be a formula over atoms, without P [ … ], got {self.psi}")
         for name in self.psi.atoms():
             self.atoms.index(name)
         if self.level is not None and not jnp.issubdtype(getattr(self.level, "dtype", type(self.level)), jnp.integer):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from ambs.config.checks import whole
 from ambs.shield.config import ShieldConfig
 from ambs.shield.hold import Memory
 from ambs.shield.traces import CRITIC, NO_ATOM, Evidence
@@ -181,6 +182,7 @@ class Decision(NamedTuple):
 
     def explain(self, env: int, atoms: Atoms, config: ShieldConfig | None = None) -> str:
         """One sentence on the decision for environment number `env`; with the config, what the theorems do not cover."""
+        env = whole("env", env, 0, len(self.reason) - 1)
         sentence = self._sentence(env, atoms)
         return f"{sentence} ({config.caveat})" if config is not None and config.caveat else sentence
 

@@ -74,6 +74,8 @@ class Atoms:
 
     def encode(self, names: Iterable[str]) -> np.ndarray:
         """Label vector `[atoms]` in which exactly these names hold."""
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise UserError(f"labels are encoded from a set of names, got {names!r}")
         labels = np.zeros(len(self.names), dtype=bool)
         for name in names:
             labels[self.index(name)] = True
@@ -81,6 +83,8 @@ class Atoms:
 
     def decode(self, labels: Any) -> frozenset[str]:
         """The set of names that hold in a label vector `[atoms]`."""
+        if np.shape(labels) != (len(self.names),):
+            raise UserError(f"labels must be {len(self.names)} truth values, one for each atom, got {labels!r}")
         return frozenset(name for name, holds in zip(self.names, np.asarray(labels), strict=True) if holds)
 
 
@@ -100,6 +104,9 @@ class Formula:
     depth: int = field(init=False, repr=False, compare=False, default=1)
 
     def __post_init__(self) -> None:
+        for child in self.children():
+            if not isinstance(child, Formula):
+                raise FormulaError(f"a formula is made of formulas, such as parse_formula gives, got {child!r}")
         depth = 1 + max((child.depth for child in self.children()), default=0)
         if depth > MAX_DEPTH:
             raise FormulaError(f"the formula is nested more than {MAX_DEPTH} deep")
@@ -124,11 +131,14 @@ class Formula:
 
     def holds_in(self, names: Set[str]) -> bool:
         """Whether Ψ holds in a state in which exactly the atoms of this set hold."""
+        if not isinstance(names, Set):
+            raise UserError(f"the atoms that hold must be a set of names, got {names!r}")
         own = Atoms(self.atoms())
         return bool(self.holds(own.encode(set(own.names) & set(names)), own))
 
     def probability(self, atom_probs: Any, atoms: Atoms) -> Any:
         """Exact P(Ψ) for independent atoms: probabilities `[..., atoms]` -> `[...]`; a polynomial, so differentiable."""
+        _check_array("probabilities", atom_probs, atoms)
         nodes, root = _decision_diagram(self)
         values = [0.0, 1.0]
         for variable, low, high in nodes:
@@ -275,15 +285,22 @@ def bracketed(formula: Formula, at_least: int = _TIGHT) -> str:
 
 def _truths(labels: Any, atoms: Atoms) -> Any:
     """Labels as bool, whole numbers taken as 0 and not 0; anything else would be misread without a word."""
-    if labels.ndim < 1 or labels.shape[-1] != len(atoms):
-        raise FormulaError(
-            f"labels must have a last axis of {len(atoms)} atoms ({', '.join(atoms.names)}), got shape {labels.shape}"
-        )
+    _check_array("labels", labels, atoms)
     if labels.dtype == bool:
         return labels
     if np.issubdtype(labels.dtype, np.integer):
         return labels != 0
     raise FormulaError(f"labels are true or false, got an array of {labels.dtype}; for probabilities use probability()")
+
+
+def _check_array(what: str, values: Any, atoms: Atoms) -> None:
+    if not isinstance(atoms, Atoms):
+        raise FormulaError(f"{what} are read by their atoms, such as ambs.Atoms(('hazard',)), got {atoms!r}")
+    if not hasattr(values, "dtype"):
+        raise FormulaError(f"{what} must be an array, got {values!r}")
+    if values.ndim < 1 or values.shape[-1] != len(atoms):
+        names = ", ".join(atoms.names)
+        raise FormulaError(f"{what} must have a last axis of {len(atoms)} atoms ({names}), got shape {values.shape}")
 
 
 def _truth(node: Formula, labels: Any, atoms: Atoms) -> Any:

@@ -19,7 +19,7 @@ from ambs.acting.act import Player, compiled_act, default_thresholds, initial_ac
 from ambs.acting.adapter import Interface, interface, survey
 from ambs.acting.fidelity import fidelity
 from ambs.acting.foreign import ForeignPolicy
-from ambs.acting.rehearsal import check_meant
+from ambs.acting.rehearsal import check_meant, check_started
 from ambs.acting.worlds import Make, make_envs
 from ambs.agent.update import Learned, init
 from ambs.config import Config
@@ -118,6 +118,7 @@ class Trainer(TrainState):
         thresholds = default_thresholds(config, len(learned.model.trace_formula()[1]))
         level = first_level(config)
         raw, infos = envs.reset(seed=_seed(config.seed, "layouts"))
+        check_started(config, infos)
         if envs.can_save:
             envs.get_state()  # Whoever fails to be saved should not play for hours before that shows.
         if envs.unsaved:

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ambs.config.checks import MOST_PIXELS, whole
 from ambs.envs.options import choose_spec
 from ambs.envs.safety_gym.observation import VIEWS, Observation, Options, one_of
 from ambs.envs.safety_gym.tasks import find_task
@@ -52,6 +53,7 @@ class SafetyGym(gymnasium.Env[Observation, np.ndarray]):
         """Make the environment; `options` are the fields of `Options`."""
         one_of("render_mode", render_mode, (None, "rgb_array", "human"))
         one_of("view", view, VIEWS)
+        whole("view_size", view_size, 1, MOST_PIXELS)
         if render_mode == "human" and not has_display():
             raise UserError('render_mode "human" needs a display, and there is none here; use "rgb_array"')
         self.task = find_task(task)

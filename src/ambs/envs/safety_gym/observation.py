@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ambs.config.checks import MOST_PIXELS, whole
 from ambs.envs.mirror import Mirror
 from ambs.envs.safety_gym import lidar
 from ambs.envs.safety_gym.objects import Kind
@@ -46,8 +47,7 @@ class Looks:
     """"front", or "front+back" for a picture of six channels: what is ahead, then what is behind."""
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise UserError(f"size must be at least 1 pixel, got {self.size}")
+        whole("size, in pixels,", self.size, 1, MOST_PIXELS)
         one_of("renderer", self.renderer, RENDERERS)
         one_of("palette", self.palette, PALETTES)
         one_of("samples", self.samples, (1, 4))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ambs.config.checks import whole
 from ambs.envs.safety_gym import lidar, sleeping
 from ambs.envs.safety_gym.layout import sample_goal, sample_layout
 from ambs.envs.safety_gym.objects import HAZARD, Kind, drawn
@@ -71,8 +72,7 @@ class Worlds:
         if collision not in ("contact", "stock"):
             raise UserError(f'collision must be "contact" or "stock", got {collision!r}')
         for name, value in (("frame_skip", frame_skip), ("max_frames", max_frames), ("threads", threads), ("num", num)):
-            if value < 1:
-                raise UserError(f"{name} must be at least 1, got {value}")
+            whole(name, value, 1)
         self.task, self.num, self.collision = task, num, collision
         self.frame_skip, self.max_frames = frame_skip, max_frames
         self.model = model = build_model(task.robot, task.things)

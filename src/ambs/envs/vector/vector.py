@@ -31,7 +31,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ambs.config.checks import whole
+from ambs.config.checks import MOST_ENVS, whole
 from ambs.envs.mirror import Mirror
 from ambs.envs.options import choose_spec
 from ambs.envs.scene import Outlook, Scene
@@ -42,8 +42,6 @@ from ambs.spec.formula import Atoms, Formula
 
 MAX_FAULTS = 10
 MAX_SEED = 2**63 - 1
-MOST_ENVS = 1_000_000
-"""Side by side."""
 
 
 @dataclass(frozen=True)

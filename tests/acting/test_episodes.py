@@ -91,6 +91,12 @@ def test_exploring_executes_other_actions_than_are_proposed(envs, tmp_path):
         next(record_episodes(envs, None, tmp_path, 1, explore=2.0))
 
 
+def test_a_policy_that_never_proposes_anything_is_refused(envs, tmp_path):
+    with pytest.raises(UserError, match="proposed nothing in 20 steps: the policy raised ZeroDivisionError"):
+        next(record_episodes(envs, lambda o: 1 / 0, tmp_path, 1))
+    assert not list(tmp_path.iterdir())
+
+
 def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("def still():\n    return lambda o: [0.0, 0.0]\n")

@@ -81,10 +81,11 @@ def propose(policy, space=BOX, observations=OBSERVATIONS, start=None, **settings
         lambda many: many[:, :2],
         lambda any_number: any_number[..., :2].tolist(),
         lambda one: jnp.asarray(one)[:2],
+        lambda one: jnp.asarray(one, jnp.bfloat16)[:2],
         lambda many: Tensor(many[:, :2]),
         lambda one: first_two(one)[None] if one.ndim == 1 else 1 / 0,
     ],
-    ids=["one", "batch", "lists", "jax", "tensor", "batch of one"],
+    ids=["one", "batch", "lists", "jax", "bfloat16", "tensor", "batch of one"],
 )
 @pytest.mark.parametrize("size", [1, 2])
 def test_functions_of_one_observation_and_of_many(policy, size):

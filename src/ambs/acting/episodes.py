@@ -51,7 +51,8 @@ def record_episodes(
     `policy`: as `ForeignPolicy` takes it; None: uniformly random actions. For a share `explore` of the time an action drawn at
     random is executed for eight steps, whatever the policy proposes. Episode k is always played with the same seed, so that
     what was interrupted goes on where it was: the files that are there are not written again. When `stop` says so, the
-    episode that is being played is cut off there and written. `env` and `called` are the names of environment and policy.
+    episode that is being played is cut off there and written. A policy that fails in every step of an episode is refused.
+    `env` and `called` are the names of environment and policy.
     """
     if envs.num_envs != 1 or envs.action_repeat != 1:
         raise UserError("episodes are recorded in one environment at a time, and action by action")
@@ -71,6 +72,8 @@ def record_episodes(
         rng = np.random.default_rng([seed, number])
         play = _Play(envs, source(rng), rng, explore)
         episode = play.episode(episode_seed(seed, 0, number), stop)
+        if len(play.failures) == len(play.actions) > 0:
+            raise UserError(f"the policy proposed nothing in {len(play.actions)} steps: {play.failures[0]}")
         if episode is not None:
             write_episode(path, episode._replace(env=env, policy=called, spec=str(envs.psi)))
             yield play.recorded(path)

@@ -334,6 +334,8 @@ def _as_array(result: Any) -> np.ndarray:
         return result.copy()
     for wish in ("detach", "cpu"):  # Of PyTorch: leave the gradients behind, and the accelerator.
         result = getattr(result, wish)() if callable(getattr(result, wish, None)) else result
+    if "bfloat16" in str(getattr(result, "dtype", "")):  # Which NumPy has not got.
+        result = result.float() if hasattr(result, "float") else result.astype(np.float32)
     if hasattr(result, "__dlpack__"):
         try:
             return np.from_dlpack(result).copy()

@@ -61,7 +61,7 @@ def fit(
     if updates < 1:
         raise UserError(f"updates must be at least 1, got {updates}")
     named = env or _only(one.env for one in episodes) or GIVEN
-    groups = {**(changes or {}), "env": named, "seed": seed, "obs": _seen(episodes[0])}
+    groups = {"obs": _seen(episodes[0]), **(changes or {}), "env": named, "seed": seed}
     config = resolve(preset, method="guard", spec=spec or episodes[0].spec, changes=groups)
     psi = parse_formula(config.psi or episodes[0].spec, Atoms(episodes[0].atoms))
     if not _violating(episodes, psi).any():

@@ -42,9 +42,10 @@ class Dummy(Trainer):
     def finished(self):
         return self.accounts.frames >= self.config.training.frames
 
-    def turn(self):
+    def moves(self):
         self.accounts.frames += 100
         self.trouble(self.accounts.frames)
+        yield from ()
 
     def close(self):
         self.closed = True

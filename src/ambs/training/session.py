@@ -21,6 +21,7 @@ from ambs.storage import checkpoint
 from ambs.storage.binding import check_bound
 from ambs.storage.files import finite, reason, to_json, write_atomic
 from ambs.storage.run_folder import RunFolder
+from ambs.training.asking import Life, lived
 from ambs.training.checkpoints import Checkpoints
 from ambs.training.observers import Observer, Row, import_wandb, run_log, shown_to, weights_and_biases, write_status
 from ambs.training.resume import reinstate
@@ -28,6 +29,10 @@ from ambs.training.signals import stopping
 from ambs.training.trainer import Diverged, Trainer
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
+
+
+class Finished(UserError):  # noqa: N818 (it is what the run is)
+    """There is nothing to go on with."""
 
 
 class Session:
@@ -53,8 +58,13 @@ class Session:
         A disk that does not take a checkpoint, environments with too many faults and updates that are no longer finite end
         it with a `RunError`; the last checkpoint is then as it was.
         """
+        return lived(self.life(), self.trainer.answer)
+
+    def life(self) -> Life[str]:
+        """`run`, whoever answers what the trainer asks."""
         try:
-            state = FINISHED if self.trainer.run(until=self.stop.is_set) else INTERRUPTED
+            finished = yield from self.trainer.life(self.stop.is_set)
+            state = FINISHED if finished else INTERRUPTED
             self.checkpoints.save(state)
         except BaseException as error:
             self.folder.flush()
@@ -130,13 +140,14 @@ def reopen(
     stop: threading.Event | None = None,
     policy: Any = None,
     make: Make | None = None,
+    kind: Callable[..., Trainer] | None = None,
 ) -> tuple[Session, tuple[str, ...]]:
     """A run that goes on from its newest intact checkpoint, and a sentence about everything damaged that it does without.
 
     With `frames` it goes to so many, now and whenever it is resumed again. With `trust` a checkpoint that does not say
     which settings it was made with will do, too. An environment that is none of ours must be named again, as `env`, unless
     the folder is trusted; one without a name, and a policy that is guarded, are given again. Nothing in the folder is changed
-    before the checkpoint has proved to fit.
+    before the checkpoint has proved to fit. `kind` makes another trainer than a run by itself has, of settings and `known`.
     """
     refuse_after_fork()
     folder = RunFolder.open(run)
@@ -155,7 +166,8 @@ def reopen(
             import_wandb()
         with fitting(found):
             known = Interface.from_dict(found.meta["interface"])
-        trainer = Trainer(config, known=known, policy=policy, make=make)
+        given = {"policy": policy, "make": make} if kind is None else {}
+        trainer = (kind or Trainer)(config, known=known, **given)
         reinstate(trainer, found)
         folder.check(found.meta["positions"])
         session = Session(trainer, folder, observers=observers, stop=stop)
@@ -199,7 +211,7 @@ def _refuse_finished(found: checkpoint.Checkpoint, run: Path, config: Config) ->
     played = found.meta["totals"]["frames"]
     if played >= config.training.frames:
         _correct_status(run)
-        raise UserError(f"{run} is finished: {played} frames are played; --frames with more lets it go on for longer")
+        raise Finished(f"{run} is finished: {played} frames are played; --frames with more lets it go on for longer")
 
 
 def _correct_status(run: Path) -> None:

@@ -115,7 +115,7 @@ def figures(rows: dict[str, np.ndarray], agent: Agent) -> dict[str, Any]:
     found |= {"accepted": count, "failed": bad, "overridden": int(overridden.sum())}
     if count:
         test = binomtest(bad, count, level, alternative="less")
-        found |= {"share": bad / count, "at_most": test.proportion_ci(0.99).high, "p": test.pvalue}
+        found |= {"share": bad / count, "at_most": test.proportion_ci(0.99).high, "p": float(test.pvalue)}
     if overridden.any():
         found["share_of_overridden"] = float(rows["failed"][overridden].mean())
         found["p_unsafe_of_overridden"] = float(1 - rows["p_safe"][overridden].mean())

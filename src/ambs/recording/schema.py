@@ -18,6 +18,8 @@ import numpy as np
 from ambs.errors import UserError, one_line
 
 FORMAT = 2
+LONGEST_PATH = 500
+"""Letters of a path formula that are shown."""
 NOT_DRAWN = -1
 """The `first_violation` of a trace that the rule did not need."""
 NOT_YET = np.zeros(0)
@@ -208,6 +210,11 @@ class Facts:
             together=together if isinstance(together, int) and 1 <= together <= 10**6 else 1,
             left_out=dict(left or {}) if told else {},
         )
+
+    @property
+    def path(self) -> str:
+        """The path formula that futures were judged by, if it is another one than G≤n Ψ; else empty."""
+        return str(self.settings.get("path") or "")[:LONGEST_PATH]
 
     @property
     def rolled(self) -> int:

@@ -196,7 +196,7 @@ class Decision(NamedTuple):
             case Reason.NON_FINITE:
                 return "override: a non-finite number took part in the decision, so nothing it says can be trusted"
             case Reason.ACCEPTED:
-                return f"accept: {counted}"
+                return f"accept: {counted}" if used else "accept: no future had to be imagined"
         first = np.asarray(self.evidence.first_violation[env])
         steps = first[first > 0]
         text = f"override: {counted}"

@@ -17,23 +17,19 @@ import jax
 
 from ambs.acting.adapter import Interface
 from ambs.config import Config
-from ambs.config.resolve import from_dict
+from ambs.config.resolve import changed, from_dict, to_dict
+from ambs.config.seeds import check_fleet, refuse_alone
 from ambs.data import Experience
 from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
 from ambs.storage.binding import first_difference
 from ambs.storage.run_folder import RunFolder
 from ambs.training.asking import Request
-from ambs.training.observers import Observer
+from ambs.training.compiled import without_seed
 from ambs.training.replay import Replay, choose_place
 from ambs.training.session import Finished, Session, begin, reopen
 from ambs.training.together import HELD, Together
 from ambs.training.trainer import Trainer
-
-MOST = 64
-"""Seeds of a fleet."""
-Watchers = Callable[[Config], Sequence[Observer]]
-"""Who watches the run with these settings."""
 
 
 @dataclasses.dataclass
@@ -102,9 +98,23 @@ class Fleet:
         if len(self.sessions) == 1:
             return [_ended(self.sessions[0].run)]
         if self.mapped:
-            return _Voyage(self.sessions).run()
+            return self._together()
         with ThreadPoolExecutor(len(self.sessions)) as pool:
-            return list(pool.map(lambda session: _ended(session.run), self.sessions))
+            endings = pool.map(lambda session: _ended(session.run), self.sessions)
+            try:
+                return list(endings)
+            except BaseException:  # Somebody will not wait for more than what cannot be broken off.
+                for session in self.sessions:
+                    session.stop.set()
+                raise
+
+    def _together(self) -> list[Any]:
+        try:
+            voyage = _Voyage(self.sessions)
+        except BaseException:
+            self.abandon()
+            raise
+        return voyage.run()
 
     def abandon(self) -> None:
         """End what has not begun: stop the environments, and let others write the folders."""
@@ -119,7 +129,6 @@ def start_fleet(
     out: Path = Path("runs"),
     *,
     command: list[str] | None = None,
-    watchers: Watchers = lambda _: (),
     stop: threading.Event | None = None,
     mapped: bool | None = None,
 ) -> Fleet:
@@ -128,13 +137,12 @@ def start_fleet(
     They share `stop`. `mapped`: as for `Fleet`.
     """
     refuse_after_fork()
-    _refuse_seeds(seeds)
-    _refuse_alone(config, len(seeds))
+    check_fleet(config, seeds)
     stop, crew, made = stop or threading.Event(), Crew(len(seeds)), list[Session]()
     try:
         for seed in seeds:
             own = dataclasses.replace(config, seed=seed)
-            made.append(begin(Member(own, crew), out, command=command, observers=watchers(own), stop=stop))
+            made.append(begin(Member(own, crew), out, command=command, stop=stop))
     except BaseException:
         for session in made:
             session.trainer.close()
@@ -149,7 +157,6 @@ def reopen_fleet(
     frames: int | None = None,
     env: str | None = None,
     trust: bool = False,
-    watchers: Watchers = lambda _: (),
     stop: threading.Event | None = None,
     mapped: bool | None = None,
 ) -> Fleet:
@@ -158,18 +165,17 @@ def reopen_fleet(
     They need not have come equally far. One that is finished stays so, and is named in the fleet's notes; if all are, that is
     refused.
     """
-    configs = _of_one_configuration(runs, frames)
+    _check_alike(runs, frames)
     stop, crew, made, notes = stop or threading.Event(), Crew(len(runs)), list[Session](), list[str]()
     common: dict[str, Any] = {"frames": frames, "env": env, "trust": trust, "stop": stop}
     try:
-        for run, config in zip(runs, configs, strict=True):
+        for run in runs:
             try:
-                kind = functools.partial(Member, crew=crew)
-                session, sentences = reopen(run, observers=watchers(config), kind=kind, **common)
+                session, sentences = reopen(run, kind=functools.partial(Member, crew=crew), **common)
             except Finished as error:
-                notes.append(str(error))
-                if len(notes) == len(runs):
+                if run == runs[-1] and not made:
                     raise
+                notes.append(str(error))
             else:
                 made.append(session)
                 notes += sentences
@@ -179,63 +185,21 @@ def reopen_fleet(
     return Fleet(made, mapped=mapped, notes=notes)
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Seeds as in `0-4` or `0,2,5`."""
-    seeds: list[int] = []
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not (low.isdecimal() and (high.isdecimal() or not dash)):
-            raise UserError(f"seeds are whole numbers, such as 0-4 or 0,2,5, got {text!r}")
-        first, last = int(low), int(high or low)
-        if last - first >= MOST:
-            raise UserError(f"a fleet has at most {MOST} seeds, got {text}")
-        if last < first:
-            raise UserError(f"seeds go from the lower to the higher, such as {last}-{first}, got {part.strip()}")
-        seeds += range(first, last + 1)
-    _refuse_seeds(seeds)
-    return tuple(seeds)
-
-
-def _refuse_seeds(seeds: Sequence[int]) -> None:
-    if not 1 <= len(seeds) <= MOST:
-        raise UserError(f"a fleet has 1 to {MOST} seeds, got {len(seeds)}")
-    for seed in seeds:
-        if list(seeds).count(seed) > 1:
-            raise UserError(f"seed {seed} is named twice: a fleet has every seed once")
-
-
-def _refuse_alone(config: Config, size: int) -> None:
-    """Refuse what only a run by itself can do."""
-    if config.guards:
-        raise UserError(
-            f"method {config.method} guards a policy that is given, which answers one run at a time: train its seeds one by one "
-            "(--seed)"
-        )
-    if config.training.wandb and size > 1:
-        raise UserError(
-            "Weights & Biases follows one run in a process: leave out --training.wandb, or train seeds one by one"
-        )
-
-
-def _of_one_configuration(runs: Sequence[Path], frames: int | None) -> list[Config]:
-    """Their settings; a UserError unless they differ in the seed alone, and each is named once."""
-    folders = [RunFolder.open(run) for run in runs]
-    places = [run.resolve() for run in runs]
-    for index, (run, folder) in enumerate(zip(runs, folders, strict=True)):
+def _check_alike(runs: Sequence[Path], frames: int | None) -> None:
+    """Refuse runs that differ in more than the seed, or are named twice; `frames`: to how many all are to go."""
+    configs = [from_dict(RunFolder.open(run).config) for run in runs]
+    if frames is not None:
+        configs = [changed(config, {"training": {"frames": frames}}) for config in configs]
+    settings, places = [to_dict(without_seed(config)) for config in configs], [run.resolve() for run in runs]
+    for index, run in enumerate(runs):
         if places[index] in places[:index]:
             raise UserError(f"{run} is named twice")
-        one, other = ({**each.config, "seed": None} for each in (folders[0], folder))
-        if frames is not None:
-            one, other = (each | {"training": {**each["training"], "frames": frames}} for each in (one, other))
-        if difference := first_difference(one, other):
+        if difference := first_difference(settings[0], settings[index]):
             name, here, there = difference
             raise UserError(
-                f"{run} cannot be trained together with {runs[0]}: its {name} is {there}, and should be {here}; resume it by "
-                "itself"
+                f"{run} cannot go on together with {runs[0]}: its {name} is {there}, and should be {here}; resume it by itself"
             )
-    configs = [from_dict(folder.config) for folder in folders]
-    _refuse_alone(configs[0], len(configs))
-    return configs
+    refuse_alone(configs[0], len(configs))
 
 
 def _ended(run: Callable[[], str]) -> str | BaseException:

@@ -52,6 +52,10 @@ class Session:
         wandb = [weights_and_biases(folder)] if trainer.config.training.wandb else []
         trainer.observers = [run_log(folder, trainer), *wandb, *observers, self.checkpoints.observer()]
 
+    def watched_by(self, observer: Observer) -> None:
+        """Tell somebody else of what happens, too."""
+        self.trainer.observers.insert(-1, observer)  # Before the checkpoints, which may fail.
+
     def run(self) -> str:
         """Train to the end or until `stop` is set; returns the run's state: finished or interrupted.
 

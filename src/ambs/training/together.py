@@ -49,8 +49,8 @@ class Together:
         """From each run's own state as it is now."""
         first = runs[0]
         self.size = len(runs)
-        self.roots = _stacked([run.root for run in runs])
-        self.held = {name: _stacked([getattr(run, name) for run in runs]) for name in HELD}
+        self.roots = stacked([run.root for run in runs])
+        self.held = {name: stacked([getattr(run, name) for run in runs]) for name in HELD}
         mirror = first.envs.mirror if first.config.training.mirror else None
         self._act = compiled_act(first.common, first.config.shielded)
         self._learn = compiled_learn(first.common, mirror)
@@ -138,6 +138,7 @@ def _stack(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-_stacked = jax.jit(_stack)
+stacked = jax.jit(_stack)
+"""Trees of the same form as one, whose arrays have a leading axis of trees."""
 _taken = jax.jit(lambda whole, index: jax.tree.map(lambda leaf: leaf[index], whole))
 _placed = jax.jit(lambda whole, index, value: jax.tree.map(lambda leaf, new: leaf.at[index].set(new), whole, value))

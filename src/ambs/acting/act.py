@@ -15,7 +15,7 @@ from ambs.config import Config
 from ambs.data import Observation
 from ambs.errors import UserError
 from ambs.nn.precision import cast, compute_dtype
-from ambs.shield.hold import Memory, no_memory
+from ambs.shield.hold import Memory, begun_anew, no_memory
 from ambs.shield.problem import ShieldProblem
 from ambs.shield.rules import Decision
 from ambs.shield.shield import shield
@@ -47,6 +47,8 @@ class ActorState(NamedTuple):
     """For how many more steps it is held, should the state violate Ψ as long."""
     refused: Int[Array, "envs"]
     """Decisions in a row that were refused, up to the last."""
+    latched: Int[Array, "envs"]
+    """For how many more steps the backup policy stays in control."""
 
 
 def default_thresholds(config: Config, atoms: int) -> jax.Array:
@@ -72,7 +74,7 @@ def initial_actor_state(player: Player, envs: int) -> ActorState:
 def actor_state(latent: Latent, action: Float[Array, "envs actions"]) -> ActorState:
     """Of latents and the actions executed last: nothing is held, nothing was refused."""
     blank = no_memory(action)
-    return ActorState(latent, action, blank.held, blank.refused)
+    return ActorState(latent, *blank._replace(action=action))
 
 
 def act(
@@ -125,9 +127,9 @@ def act(
         known,
         active=active if shielded else False,
         trusted=good,
-        memory=Memory(carry.action, jnp.where(is_first, 0, carry.held), carry.refused),
+        memory=begun_anew(Memory(*carry[1:]), is_first),
     )
-    memory = ActorState(latent, decision.action, decision.memory.held, decision.memory.refused)
+    memory = ActorState(latent, *decision.memory._replace(action=decision.action))
     return jax.tree.map(lambda new, old: new.astype(old.dtype), memory, carry), decision
 
 

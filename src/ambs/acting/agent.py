@@ -38,7 +38,7 @@ from ambs.storage.run_folder import RunFolder
 if TYPE_CHECKING:
     from ambs.acting.guard import Guard
 
-NEUTRAL = {"hold", "leave", "failsafe_after", "traces", "chunk", "label_threshold"}
+NEUTRAL = {"hold", "latch", "leave", "failsafe_after", "traces", "chunk", "label_threshold"}
 """Settings of a shield that leave the level in force what it was calibrated for."""
 BUSY = "this agent is deciding in another thread at the moment: load one for each thread"
 

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from ambs.acting.agent import Agent
 from ambs.acting.foreign import ForeignPolicy, Proposals, check_policy
+from ambs.acting.imagined import Imagined
 from ambs.errors import UserError
 from ambs.shield.rules import Decision, Reason
 
@@ -60,9 +61,12 @@ class Guard:
         failsafe: Any = None,
         limit_ms: float | int | None = LIMIT_MS,
         deterministic: bool | None = None,
+        imagined: Imagined | None = None,
         seed: int = 0,
     ) -> None:
-        """`deterministic`: whether a policy that knows the difference is asked for its best action; None: as in training."""
+        """`deterministic`: whether a policy that knows the difference is asked for its best action; None: as in training.
+        `imagined`: the same policy as a JAX function of (key, observation), which acts in imagination in place of its clone."""
+        agent = agent if imagined is None else agent.imagining(imagined)
         self.agent, self.policy, self.limit_ms, self.seed = agent, check_policy(policy), limit_ms, seed
         self.deterministic = agent.config.training.deterministic if deterministic is None else deterministic
         self.action_space = _action_space(agent)

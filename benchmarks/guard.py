@@ -36,6 +36,9 @@ def main() -> None:
     parser.add_argument(
         "--behind", action="append", default=[], help='a shield as JSON, such as {"latch": 4}; may be repeated'
     )
+    parser.add_argument(
+        "--imagined", help="a JAX policy that acts in imagination in place of the clone, as file.py:factory"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs"))
     options = parser.parse_args()
     prepare_device("auto", "xxs")
@@ -73,8 +76,17 @@ def behind(name: str, run: Path, shield: dict[str, Any], options: argparse.Names
 
     agent = ambs.load(run)
     agent = agent.behind(**shield) if shield else agent
+    agent = agent.imagining(asked(options.imagined)) if options.imagined else agent
+    begun = time.perf_counter()
     found = ambs.evaluate(agent, policy=asked(name), episodes=options.episodes, seed=1000 + agent.config.seed)
-    return {"policy": name, "run": run.name, "behind": shield, "episodes": options.episodes, **figures(found)}
+    told = {
+        "policy": name,
+        "run": run.name,
+        "behind": shield,
+        "imagined": options.imagined,
+        "episodes": options.episodes,
+    }
+    return {**told, **figures(found), "evaluate_seconds": round(time.perf_counter() - begun)}
 
 
 def asked(name: str) -> Any:

@@ -164,7 +164,7 @@ def test_bad_input_gets_a_sentence(agent, seen):
     with pytest.raises(ambs.UserError, match="a policy is an object with predict"):
         agent.guard(3)
     guard = agent.guard(steady)
-    with pytest.raises(ambs.UserError, match="episode_start must have 1"):
+    with pytest.raises(ambs.UserError, match="episode_start must be 1 truth values"):
         guard.act(seen, episode_start=np.zeros(2, bool))
     with pytest.raises(ambs.UserError, match="2 proposed actions"):
         guard.check(np.stack([seen, seen]), np.zeros((3, 2)))

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ambs.config.checks import whole
+from ambs.config.checks import short, whole
+from ambs.errors import UserError
 from ambs.shield.config import ShieldConfig
 from ambs.shield.hold import Memory
 from ambs.shield.traces import CRITIC, NO_ATOM, Evidence
@@ -107,6 +108,8 @@ def counts_at(config: ShieldConfig, level: Int[Array, ""] | None) -> Counts:
 @functools.lru_cache(maxsize=64)
 def rule(config: ShieldConfig) -> Rule:
     """The decision rule of these settings."""
+    if not isinstance(config, ShieldConfig):
+        raise UserError(f"a rule is that of a ShieldConfig, got {short(config)}")
     return _with_intervals(*TABLES[config.rule](config), config.failure_probability)
 
 

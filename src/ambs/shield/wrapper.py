@@ -40,7 +40,11 @@ class Shielded(gym.Wrapper):
     def __new__(cls, env: gym.Env, problem: Any, **options: Any) -> Any:
         """Around a guard (`ambs.load(run).guard(policy)`) the environment that it decides in, which takes no options."""
         if hasattr(problem, "shielded"):
-            return problem.shielded(env, **options)
+            if options:
+                raise UserError(
+                    f"around a guard Shielded takes nothing but environment and guard, got {', '.join(options)}"
+                )
+            return problem.shielded(env)
         return super().__new__(cls)
 
     def __init__(

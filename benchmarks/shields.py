@@ -1,6 +1,7 @@
 """Kinds of shield around the same agents in the same worlds: a JSON line for each agent and kind.
 
-    python benchmarks/shields.py RUN [RUN …] [--kinds off ambs recovery latent critic prescient] [--episodes 50] [--seed 500] [--spec PROPERTY]
+    python benchmarks/shields.py RUN [RUN …] [--kinds off ambs recovery latent critic prescient]
+        [--episodes 50] [--seed 500] [--spec PROPERTY]
 
 Return, violating frames and control switches per episode, override rate, futures per decision, seconds for all of it; of
 kinds other than the first two also the ratio to `ambs` over all agents, with a bootstrap interval over paired episodes.

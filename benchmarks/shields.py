@@ -1,6 +1,7 @@
 """Kinds of shield around the same agents in the same worlds: a JSON line for each agent and kind.
 
-    python benchmarks/shields.py RUN [RUN …] [--kinds off ambs recovery latent critic prescient] [--episodes 50] [--seed 500]
+    python benchmarks/shields.py RUN [RUN …] [--kinds off ambs recovery latent critic prescient]
+        [--episodes 50] [--seed 500] [--spec PROPERTY]
 
 Return, violating frames and control switches per episode, override rate, futures per decision, seconds for all of it; of
 kinds other than the first two also the ratio to `ambs` over all agents, with a bootstrap interval over paired episodes.
@@ -28,14 +29,20 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=["off", *KINDS], choices=["off", *KINDS])
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--seed", type=int, default=500)
+    parser.add_argument("--spec", help="another property than the runs', such as P>=0.7 [ G<=6 !hazard ]")
     options = parser.parse_args()
     played: dict[str, list[dict[str, Any]]] = {}
     for run in options.runs:
-        agent = load(run)
+        agent = load(run) if options.spec is None else load(run).held_to(options.spec)
         for kind in options.kinds:
             rows, seconds = play(agent, kind, options.episodes, options.seed)
             played[kind] = played.get(kind, []) + rows
-            print(json.dumps({"run": run.name, "kind": kind, **figures(rows), "seconds": round(seconds)}), flush=True)
+            print(
+                json.dumps(
+                    {"run": run.name, "asked": agent.asked, "kind": kind, **figures(rows), "seconds": round(seconds)}
+                ),
+                flush=True,
+            )
     for kind in options.kinds:
         if "ambs" in played and kind not in ("off", "ambs"):
             print(json.dumps({"kind": kind, "against": "ambs", **ratios(played[kind], played["ambs"])}), flush=True)

@@ -71,7 +71,7 @@ def test_a_grid_runs_through(grid, tmp_path, monkeypatch, capsys):
     status = RunFolder.open(killed.parent).read_status()
     assert (status["state"], status["frames"] >= 3200) == ("finished", True)
     table = (tmp_path / "table1.md").read_text()
-    assert table.count("| AMBS + COPT | episode return, last tenth | 1 |") == 2
+    assert table.count("| AMBS + COPT | episode return, last quarter | 1 |") == 2
     assert "## PointWorld at 1,600" in table
     assert "## PointWorld (long run) at 3,200" in table
 

@@ -124,7 +124,8 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
             except UserError as error:
                 notes.append(str(error))
     if not runs:
-        raise UserError("there is no run to report on" + (": " + "; ".join(notes) if notes else ""))
+        told = "; ".join(notes) if notes else "name run folders, or folders of them, such as runs"
+        raise UserError(f"there is no run to report on: {told}")
     names = Counter(run.path.name for run in runs.values())
     for folder, run in runs.items():
         if names[run.name] > 1:

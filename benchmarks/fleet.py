@@ -49,6 +49,9 @@ def main() -> None:
     parser.add_argument(
         "--apart-too", action="store_true", help="whole runs also with each seed computed for by itself"
     )
+    parser.add_argument(
+        "--grouped", action="store_true", help="mapped convolutions as such, not as products (update, act)"
+    )
     parser.add_argument("--out", type=Path, help="where to leave run folders; by default nowhere")
     print(json.dumps(measure(parser.parse_args())))
 
@@ -71,7 +74,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "benchmark": "fleet", "device": device.device_kind, "dtype": jnp.dtype(compute_dtype()).name,
         "preset": options.preset, "env": config.env, "obs": config.obs, "method": config.method,
         "size": config.model.size, "batch": config.training.batch, "length": config.training.length,
-        "envs": config.training.envs, "seeds": options.seeds,
+        "envs": config.training.envs, "seeds": options.seeds, "grouped": options.grouped,
     }  # fmt: skip
     parts = {"update": update, "act": act, "run": run, "equivalence": equivalence}
     for name in options.parts:
@@ -94,7 +97,7 @@ def update(options: argparse.Namespace, config: Any) -> dict[str, float]:
     batches = jax.device_put(made_up(spec, (count, config.training.batch, config.training.length)))
     asked = tuple(Learn(batches, 0) for _ in states)
     held, wanted = _stacked(states), _all(states)
-    mapped, alone = together.compiled_learn(config, None), compiled_learn(config, None)
+    mapped, alone = together.compiled_learn(config, None, not options.grouped), compiled_learn(config, None)
 
     def together_once() -> Any:
         nonlocal held
@@ -130,7 +133,8 @@ def act(options: argparse.Namespace, config: Any) -> dict[str, float]:
     players = [player_of(state, *in_force) for state in states]
     carries = [initial_actor_state(player, envs) for player in players]
     held, carry, forces = _stacked(states), _stacked(carries), _stacked([in_force for _ in states])
-    mapped, alone = together.compiled_act(config, config.shielded), compiled_act(config, config.shielded)
+    mapped = together.compiled_act(config, config.shielded, not options.grouped)
+    alone = compiled_act(config, config.shielded)
 
     def together_once() -> Any:
         nonlocal carry

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool
 from ambs.acting.act import act
 from ambs.config import Config
 from ambs.envs.mirror import Mirror
+from ambs.nn.layers import as_products
 from ambs.nn.precision import compute_dtype
 from ambs.shield.traces import select
 from ambs.training.asking import Act, Clock, Learn, Request
@@ -101,8 +102,8 @@ class Together:
 
 
 @functools.lru_cache(maxsize=8)
-def compiled_act(config: Config, shielded: bool) -> Any:
-    """`act` of several runs, compiled; donates the carries."""
+def compiled_act(config: Config, shielded: bool, products: bool = True) -> Any:
+    """`act` of several runs, compiled; donates the carries. `products`: whether convolutions are (`as_products`)."""
     bound = functools.partial(act, config=config, shielded=shielded, dtype=compute_dtype())
 
     def together(
@@ -111,7 +112,8 @@ def compiled_act(config: Config, shielded: bool) -> Any:
         def one(learned: Any, in_force: Any, carry: Any, question: Act, root: Any, wanted: Any) -> Any:
             # Nobody waits for futures of a run that does not ask.
             question = question._replace(active=question.active & wanted)
-            return bound(player_of(learned, *in_force), carry, *question.arguments(root))
+            player = player_of(as_products(learned, products), *in_force)
+            return bound(player, carry, *question.arguments(root))
 
         new, decision = jax.vmap(one)(learned, in_force, carries, _stack(questions), roots, wanted)
         return select(wanted, new, carries), decision
@@ -120,13 +122,14 @@ def compiled_act(config: Config, shielded: bool) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def compiled_learn(config: Config, mirror: Mirror | None) -> Any:
-    """`learn` of several runs, compiled; donates the states."""
+def compiled_learn(config: Config, mirror: Mirror | None, products: bool = True) -> Any:
+    """`learn` of several runs, compiled; donates the states. `products`: as for `compiled_act`."""
     bound = functools.partial(learn, config=config, dtype=compute_dtype(), mirror=mirror)
 
     def together(states: Any, questions: tuple[Learn, ...], roots: Any, wanted: Bool[Array, "runs"]) -> Any:
         def one(state: Any, question: Learn, root: Any) -> Any:
-            return bound(state, *question.arguments(root))
+            new, metrics = bound(as_products(state, products), *question.arguments(root))
+            return as_products(new, False), metrics
 
         new, metrics = jax.vmap(one)(states, _stack(questions), roots)
         return select(wanted, new, states), metrics

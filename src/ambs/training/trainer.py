@@ -6,6 +6,7 @@ always one step, and a run is deterministic. Clocks and environments are touched
 """
 
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -46,8 +47,6 @@ EPISODES = 8
 """Worlds, if there are as many, from which calibration draws its windows."""
 PATIENCE = 4
 """Times that a calibration may fall due without windows for it."""
-
-
 SPELL = 8
 """Steps for which something else than a policy that is given acts."""
 AT_RANDOM = 0.5
@@ -59,8 +58,7 @@ class Diverged(RunError):  # noqa: N818 (it is what happened)
 
 
 class Trainer(TrainState):
-    """A run in progress: its state, and what turns it over. `life` is the one training loop, `run` and `turn` go through it, or a
-    turn of it, with the trainer's own answers.
+    """A run in progress: its state, and what turns it over. `life` is the one training loop; `run` gives it its own answers.
 
     `known` is what an earlier start of this run found out about its environment; None: find out. `policy` is the one that acts,
     where the method guards a policy that is given (`ambs.acting.foreign`), and `make` makes an environment without a name.
@@ -401,6 +399,4 @@ def _seed(seed: int, name: str) -> int:
 
 
 def _tag(name: str) -> int:
-    import zlib
-
     return zlib.crc32(name.encode())

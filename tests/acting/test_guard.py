@@ -152,7 +152,7 @@ def test_bad_input_gets_a_sentence(agent, seen):
             guard.act(wrong)
     with pytest.raises(ambs.UserError, match="a proposed action must be an array"):
         guard.check(seen, [[1], [1, 2]])
-    for which in ("x", [True, True]):
+    for which in (np.array([True, True]), np.zeros(1)):
         with pytest.raises(ambs.UserError, match="which takes 1 truth values"):
             agent.start().observe(np.zeros(2), which=which)
     with pytest.raises(ambs.UserError, match="2 proposed actions"):

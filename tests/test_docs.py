@@ -73,7 +73,7 @@ def place(tmp_path_factory):
         (root / name).write_text(code)
     if importlib.util.find_spec("imageio") is None:  # Gymnasium wants it beside MuJoCo, for films alone.
         (root / "imageio.py").write_text("")
-    for name in ("tests", "results"):
+    for name in ("tests", "results", "examples"):
         (root / name).symlink_to(ROOT / name)
     return root
 

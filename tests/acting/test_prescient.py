@@ -1,5 +1,8 @@
 """Shields that see the world itself, against the kernel of `grid`; and agents that are held to other formulas."""
 
+import importlib.util
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from ambs.errors import UserError
 from ambs.shield import Reason, ShieldConfig
 from tests.tiny import ignorant_agent
 
+ROOT = Path(__file__).parents[2]
 TRACES = 400
 SHIELD = {"kind": "prescient", "horizon": 1, "rule": "fixed", "traces": TRACES, "chunk": 64}
 
@@ -55,6 +59,45 @@ def test_one_step_ahead_is_the_kernel(agent, envs):
     assert max(errors) < 4.5
     assert len(errors) > 20
     assert 0 < overridden < 40
+
+
+def test_what_is_accepted_keeps_its_promise(agent):
+    """Of the actions that were accepted no larger share than Δ came to harm; of the others a larger one did."""
+    spec = importlib.util.spec_from_file_location("prescient", ROOT / "benchmarks" / "prescient.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    careful = agent.behind(horizon=2, traces=128, safety_level=0.2, approximation_error=0.15, rule="sequential")
+    rows = script.judged(careful, 96, before=4, together=16, seed=5)
+    found = script.figures(rows, careful)
+    assert found["states"] == 96 == found["accepted"] + found["overridden"] + found["already_unsafe"]
+    assert min(found["accepted"], found["overridden"]) > 20
+    assert found["p"] < 0.01
+    assert found["share_of_overridden"] > 0.2 > found["at_most"]
+    # A shield that accepts what it has overridden does not keep it.
+    rows["reason"][rows["reason"] != Reason.ALREADY_UNSAFE] = Reason.ACCEPTED
+    assert script.figures(rows, careful)["p"] > 0.01
+
+
+def test_it_fails_safe_and_repeats_itself(agent, envs, monkeypatch):
+    raw, infos = envs.reset(seed=3)
+    decisions = []
+    for trial in range(3):
+        if trial == 2:
+            monkeypatch.setattr("ambs.acting.prescient.failing", broken)
+        agent.start(4, 0, shield=False)
+        seen = Prescient(agent, envs, seed=1)
+        decisions.append(seen.act(raw, infos["labels"]))
+        seen.close()
+    first, again, lost = decisions
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    assert first.traces_used.tolist() == [TRACES] * 4
+    assert lost.reason.tolist() == [Reason.NON_FINITE] * 4
+    assert lost.overridden.all()
+    assert np.isfinite(lost.action).all()
+
+
+def broken(*_):
+    raise UserError("the simulator has raised")
 
 
 def test_who_has_no_simulator_is_told(agent):

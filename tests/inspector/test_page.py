@@ -21,6 +21,7 @@ pytestmark = pytest.mark.process
 
 EVIL = "</script><script>window.stolen=1</script>"
 WIDE, PHONE = (1280, 900), (390, 844)
+UNTIL = "!hazard U<=5 outside"
 STEP = "Number(document.documentElement.dataset.step)"
 
 
@@ -33,6 +34,7 @@ def recorded(tmp_path_factory):
     evil = {"env": EVIL, "method": EVIL, "caveat": EVIL, "action_names": [EVIL, EVIL], "kinds": [EVIL] * 4}
     make_recording(root / "evil", name="episode-0001-on", image=16, channels=6, atom=EVIL, **evil)
     make_recording(root / "long", ShieldConfig(), steps=1000, image=16)
+    make_recording(root / "until", dataclasses.replace(SETTINGS["sequential"], kind="recovery", path=UNTIL))
     bare = make_recording(root / "bare")
     places = (
         "scene.robot",
@@ -217,6 +219,19 @@ def test_scrubbing_by_mouse_and_keys(browser, recorded):
     browser.wait(f"{STEP} == 33")
     assert browser.evaluate("document.querySelector('#why h2 a').hash") == "#step=33"
     assert browser.complaints == []
+
+
+def test_another_formula_and_another_kind_of_shield_are_told(browser, recorded):
+    recording = opened(browser, recorded / "until")
+    head = browser.evaluate("document.querySelector('header').innerText")
+    assert f"P ≥ 0.7 [ {UNTIL} ]" in head
+    assert "shield of the kind recovery" in head
+    step = int(recording.arrays()["futures.step"][0])
+    used, violating = (int(recording.arrays()[name][step]) for name in ("traces_used", "violating"))
+    browser.evaluate(f"scrub.value = {step}, scrub.dispatchEvent(new Event('input'))")
+    text = browser.evaluate("document.getElementById('why').innerText")
+    assert f"{violating} of {used} imagined futures do not satisfy {UNTIL}" in text
+    assert browser.evaluate("document.getElementById('horizon').min == document.getElementById('horizon').max")
 
 
 def test_the_card_tells_why(browser, recorded):

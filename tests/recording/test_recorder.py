@@ -6,6 +6,7 @@ import itertools
 import json
 import operator
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium
 import jax
@@ -250,6 +251,35 @@ def test_the_true_world_is_asked_as_the_agent_acts(agent):
         arguments = (near.player, fresh(), Situation(jnp.zeros(()), latent), push)
         assert asked(*arguments) == safe
     assert "bf16" in asked.lower(*arguments).as_text()
+
+
+@pytest.mark.parametrize("kind", ["recovery", "critic"])
+def test_the_true_world_is_asked_what_the_shield_asks(agent, kind):
+    """After an action that does no harm, the task policy breaks the world and the backup policy does not."""
+
+    class Pushes(NamedTuple):
+        strength: jax.Array
+
+        def act(self, key, latent):
+            return jnp.zeros(agent.interface.spec.actions).at[0].set(self.strength)
+
+    class Actors(NamedTuple):
+        task: Pushes = Pushes(jnp.ones(()))
+        backup: Pushes = Pushes(jnp.zeros(()))
+
+    def dynamics(key, state, action):
+        return Step(state, jnp.array([[False, False]]).at[0, 0].set(action[0] > 0.5), jnp.array(True))
+
+    near, size = agent.behind(kind=kind, horizon=2), agent.interface.spec.actions
+    bounds = {"low": np.full(size, -1.0), "high": np.full(size, 1.0), "discrete": False}
+    world = TrueWorld(lambda snapshot: snapshot, dynamics, lambda state: jnp.zeros(25))
+    plain = dataclasses.replace(agent.interface, **bounds)
+    latent = jax.tree.map(operator.itemgetter(0), near.start().memory.latent)
+    bound = functools.partial(safe_futures, config=near.config, interface=plain, true=world)
+    asked = jax.jit(bound, compiler_options=QUICK)
+    player, here = near.player._replace(actors=Actors()), Situation(jnp.zeros(()), latent)
+    found = asked(player, fresh(), here, jnp.zeros(size))
+    assert found == (FUTURES if kind == "recovery" else 0)
 
 
 def test_only_our_small_worlds_as_they_are_have_a_truth(monkeypatch):

@@ -284,4 +284,13 @@ def test_what_was_asked_is_told_with_what_the_theorems_say(tmp_path):
     assert "no theorem applies" in asked_in_words(critics)
     assert "no theorem applies" in asked_in_words({"shield": {**shield, "labels": "mean"}})
     assert "another property" in asked_in_words({"shield": {**shield, "check_initial": False}})
+    told = {
+        kind: asked_in_words({"shield": {**shield, "kind": kind, "short": 2}})
+        for kind in ("recovery", "critic", "latent")
+    }
+    assert all(sentence.startswith(f"kind {kind}, Δ") for kind, sentence in told.items())
+    assert "backup policy is imagined" in told["recovery"]
+    assert "no theorem applies" in told["critic"]
+    assert f"it looks 2 of {shield['horizon']} steps" in told["latent"]
+    assert asked_in_words({"shield": {**shield, "path": "!hazard U<=3 goal"}}).startswith("!hazard U<=3 goal, Δ")
     assert asked_in_words({"shield": {**shield, "traces": "many"}}) is None

@@ -169,6 +169,14 @@ def test_what_each_kind_imagines():
         decision = run(problem, jnp.array([[0.2, 0.0]]))
         assert abs(float(decision.p_safe[0]) - expected) < 4 * np.sqrt(expected * (1 - expected) / 4000), kind
         assert decision.overridden.all()
+    # A way back that is none: the backup policy stumbles more often than the task policy, and more is overridden.
+    lost = coin_problem(
+        0.1, ShieldConfig(kind="recovery", horizon=6), backup=lambda _key, _state: jnp.array([0.3, 0.5])
+    )
+    found = coin_problem(0.1, ShieldConfig(kind="recovery", horizon=6))
+    steady = jnp.zeros((1, 2))
+    assert run(lost, steady).overridden.all()
+    assert not run(found, steady).overridden.any()
     # A critic that expects the worst after a step that may be safe: nothing is accepted.
     feared = coin_problem(0.0, config, critics=lambda _state: jnp.array([0.0, 10.0]))
     assert float(run(feared, jnp.array([[0.0, 0.0]])).p_safe[0]) == 0

@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_written_is_not_left_half_made(tmp_path, monkeyp
 
 
 def test_a_run_that_cannot_be_started_leaves_no_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "Trainer", lambda config: Dummy())
+    monkeypatch.setattr(session, "Trainer", lambda config, **_: Dummy())
     wanted = resolve("quickstart", changes={"training": {"wandb": True}})
     monkeypatch.setattr(Dummy, "config", wanted, raising=False)
 
@@ -139,7 +139,7 @@ def test_a_disk_that_fails_while_a_run_is_brought_back_is_no_bad_input(begin, mo
     """The checkpoint is whole, and the next attempt goes on from it."""
     run = begin(trouble=lambda frames: frames == 300 and run.stop.set())
     assert run.run() == "interrupted"
-    monkeypatch.setattr(session, "Trainer", lambda config, known: Dummy())
+    monkeypatch.setattr(session, "Trainer", lambda config, **_: Dummy())
     monkeypatch.setattr(session, "Interface", types.SimpleNamespace(from_dict=lambda data: None))
     monkeypatch.setattr(session, "reinstate", lambda trainer, found: None)
     monkeypatch.setattr(session, "_refuse_finished", lambda *_: None)

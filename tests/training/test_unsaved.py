@@ -62,6 +62,6 @@ def test_a_resumed_run_begins_new_episodes(interrupted):
 
 
 def test_train_warns(tmp_path):
-    config = changed(CONFIG, {"training": {"frames": 2, "envs": 1, "batch": 1}})
+    config = changed(CONFIG, {"training": {"frames": 2, "envs": 1, "batch": 1, "prefill": 2}})
     with tiny_sizes(), pytest.warns(UserWarning, match="cartpole cannot be saved: .* begins new episodes"):
         ambs.train(config, tmp_path)

@@ -15,6 +15,7 @@ import numpy as np
 from ambs.acting.act import ActorState, Player, compiled_act, default_thresholds, initial_actor_state
 from ambs.acting.adapter import Interface
 from ambs.acting.fitting import check_meta, fitting
+from ambs.acting.imagined import Imagined, in_model_terms
 from ambs.acting.ranges import check_level, check_thresholds, executed
 from ambs.acting.worlds import check_world, make_envs, worlds_of
 from ambs.agent.behaviour import Behaviour
@@ -39,7 +40,7 @@ from ambs.storage.run_folder import RunFolder
 if TYPE_CHECKING:
     from ambs.acting.guard import Guard
 
-NEUTRAL = {"hold", "leave", "failsafe_after", "traces", "chunk", "label_threshold"}
+NEUTRAL = {"hold", "latch", "leave", "failsafe_after", "traces", "chunk", "label_threshold"}
 """Settings of a shield that leave the level in force what it was calibrated for."""
 BUSY = "this agent is deciding in another thread at the moment: load one for each thread"
 
@@ -54,10 +55,13 @@ class Agent:
         config: Config,
         worlds: Callable[[int], LabelledVectorEnv] | None = None,
         frames: int | None = None,
+        imagined: Imagined | None = None,
     ) -> None:
-        """`worlds` makes so many environments to play in; None: those of the settings, whosever they are."""
+        """`worlds` makes so many environments to play in; None: those of the settings, whosever they are. `imagined`: a policy in
+        the model's terms that acts in imagined futures in place of the task policy (`imagining`)."""
         if not isinstance(config, Config):
             raise UserError(f"an agent comes from ambs.load(run); its settings must be a Config, got {short(config)}")
+        self.imagined = imagined
         self.player, self.interface, self.config = player, interface, config
         self.worlds = worlds or functools.partial(make_envs, config)
         self._lock = threading.Lock()
@@ -86,7 +90,7 @@ class Agent:
                     "a prescient shield plays futures in the simulator, which an agent alone has not got: ambs eval"
                 )
             self.shielded = False
-        self._act = compiled_act(self.config, self.shielded, policy)
+        self._act = compiled_act(self.config, self.shielded, policy, self.imagined)
         self._carry: ActorState = initial_actor_state(self.player, batch)
         self._first = np.ones(batch, bool)
         self._thread: int | None = None
@@ -106,7 +110,13 @@ class Agent:
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.
             player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))
-        return Agent(player, self.interface, config, self.worlds, self.frames)
+        return Agent(player, self.interface, config, self.worlds, self.frames, self.imagined)
+
+    def imagining(self, policy: Imagined) -> "Agent":
+        """The same agent, in whose imagined futures this JAX function of (key, observation) acts, on what the model decodes, in
+        place of the task policy or the clone of one that is guarded. It gives an action of the environment."""
+        acting = in_model_terms(policy, self.interface)
+        return Agent(self.player, self.interface, self.config, self.worlds, self.frames, acting)
 
     def held_to(self, spec: str, say: Callable[[str], Any] = warnings.warn) -> "Agent":
         """The same agent behind a shield for another property over the atoms that its model knows: other Δ, n or Ψ, or a bounded
@@ -133,7 +143,9 @@ class Agent:
             config = changed(config, {"shield": {"critics": None, "rolled": None}})
         player = self.player._replace(model=self.player.model.for_formula(psi))
         interface = dataclasses.replace(self.interface, spec=known._replace(psi=psi))
-        return Agent(player, interface, config, functools.partial(_counting, self.worlds, psi), self.frames)
+        return Agent(
+            player, interface, config, functools.partial(_counting, self.worlds, psi), self.frames, self.imagined
+        )
 
     @property
     def asked(self) -> str:

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from ambs.acting.agent import Agent
 from ambs.acting.foreign import ForeignPolicy, Proposals, check_limit, check_policy
+from ambs.acting.imagined import Imagined
 from ambs.config.checks import LARGEST, checked, short, whole
 from ambs.envs.spaces import as_array
 from ambs.errors import UserError
@@ -62,11 +63,14 @@ class Guard:
         failsafe: Any = None,
         limit_ms: float | int | None = LIMIT_MS,
         deterministic: bool | None = None,
+        imagined: Imagined | None = None,
         seed: int = 0,
     ) -> None:
-        """`deterministic`: whether a policy that knows the difference is asked for its best action; None: as in training."""
+        """`deterministic`: whether a policy that knows the difference is asked for its best action; None: as in training.
+        `imagined`: the same policy as a JAX function of (key, observation), which acts in imagination in place of its clone."""
         if not isinstance(agent, Agent):
             raise UserError(f"a guard is made of an agent, such as ambs.load(run) gives, got {short(agent)}")
+        agent = agent if imagined is None else agent.imagining(imagined)
         self.agent, self.policy, self.limit_ms = agent, check_policy(policy), check_limit(limit_ms)
         self.seed, asked = whole("seed", seed, 0, LARGEST), checked("deterministic", deterministic, bool | None)
         self.deterministic: bool = agent.config.training.deterministic if asked is None else asked

@@ -207,6 +207,11 @@ def _print(result: dict[str, Any]) -> None:
             cells.append(interval_cell(result["difference"][key]) if key in result["difference"] else "")
         table.add_row(title, *cells)
     console.print(table)
+    otherwise = [f"{name} {value}" for name, value in result.get("changed", {}).items()]
+    if asked := [*([result["spec"]] if "spec" in result else []), *otherwise]:
+        console.print(
+            f"Asked of the shield, other than in training: {'; '.join(asked)}.", highlight=False, markup=False
+        )
     if result["level"] != result["asked"] and "on" in result:
         told = f"The shield accepts up to Δ = {result['level']:.3g}, where {result['asked']:g} was asked for"
         console.print(f"{told}: its model is too blurred for less, or was never judged.")

@@ -57,7 +57,8 @@ def page_data(recording: Episode) -> dict[str, Any]:
 def _facts(recording: Episode) -> dict[str, Any]:
     facts = recording.facts
     return {
-        "env": facts.env, "method": facts.method, "policy": facts.policy, "psi": facts.psi, "caveat": facts.caveat,
+        "env": facts.env, "method": facts.method, "policy": facts.policy, "psi": facts.psi, "path": facts.path,
+        "caveat": facts.caveat,
         "atoms": facts.atoms, "trace_atoms": facts.trace_atoms, "kinds": facts.kinds, "actions": facts.action_names,
         "looks": facts.looks,
         "discrete": facts.discrete, "shield": facts.shield and recording.decided,

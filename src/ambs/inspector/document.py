@@ -28,7 +28,7 @@ def document(recording: Episode, others: list[tuple[str, str, bool]]) -> str:
         tag(
             "p",
             tag("strong", promise(recording)),
-            f" · {facts['env']}, {facts['method']}, {recording.name}",
+            f" · {facts['env']}, {facts['method']}, {recording.name}{_kind(recording)}",
             class_="soft",
         ),
         _others(others),
@@ -54,7 +54,14 @@ def document(recording: Episode, others: list[tuple[str, str, bool]]) -> str:
 def promise(recording: Episode) -> str:
     """What the shield asks for, as PCTL."""
     settings = recording.facts.settings
-    return f"P ≥ {1 - settings['safety_level']:.4g} [ G≤{int(settings['horizon'])} {recording.facts.psi} ]"
+    path = recording.facts.path or f"G≤{int(settings['horizon'])} {recording.facts.psi}"
+    return f"P ≥ {1 - settings['safety_level']:.4g} [ {path} ]"
+
+
+def _kind(recording: Episode) -> str:
+    """The kind of shield, where it is another one than Alg. 2's; what that means stands in the caveat."""
+    kind = str(recording.facts.settings.get("kind", "ambs"))[:20]
+    return "" if kind == "ambs" else f" · shield of the kind {kind}"
 
 
 def headline(recording: Episode) -> str:
@@ -139,11 +146,13 @@ def _strips() -> Html:
 
 def _what_if(data: dict[str, Any]) -> Html:
     settings = data["settings"]
-    farthest = max(len(settings["cost_thresholds"]), settings["horizon"] + max(2, settings["horizon"] // 2))
+    path, horizon = data["facts"]["path"], settings["horizon"]
+    farthest = max(len(settings["cost_thresholds"]), horizon + max(2, horizon // 2))
     sliders = [
         ("level", "Δ", "chance of a violation that is tolerated", settings["safety_level"], 0.005, 0.95, 0.005),
         ("epsilon", "ε", "margin kept on top of it", settings["approximation_error"], 0.005, 0.95, 0.005),
-        ("horizon", "n", "steps ahead that count", settings["horizon"], 1, farthest, 1),
+        # What a future made of another path formula is known at its own bound alone.
+        ("horizon", "n", "steps ahead that count", horizon, *((horizon, horizon) if path else (1, farthest)), 1),
     ]
     rows = [
         tag(

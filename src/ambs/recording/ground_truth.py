@@ -60,7 +60,9 @@ def safe_futures(
     `dtype` is what the networks compute in; as when acting, memory and actions are kept as they come in.
     """
     fast = in_precision(player, dtype)
-    settings = dataclasses.replace(config.shield, rolled=None, critics=None, labels="mode")
+    # Another kind of shield asks the same of an action as its model, all steps of it: who goes on after it is what differs.
+    goes_on = "recovery" if config.shield.kind == "recovery" else "ambs"
+    settings = dataclasses.replace(config.shield, kind=goes_on, rolled=None, critics=None, labels="mode")
 
     def step(key: Key[Array, ""], here: Situation, action: Any) -> Step:
         world, labels, going = here.world, [], jnp.array(True)
@@ -73,15 +75,18 @@ def safe_futures(
         latent = jax.tree.map(lambda new, old: new.astype(old.dtype), latent, here.latent)
         return Step(Situation(world, latent), jnp.stack(labels), going)
 
-    def policy(key: Key[Array, ""], here: Situation) -> Any:
+    def task(key: Key[Array, ""], here: Situation) -> Any:
         return fast.actors.task.act(key, cast(here.latent, dtype)).astype(proposed.dtype)
+
+    def backup(key: Key[Array, ""], here: Situation) -> Any:
+        return fast.actors.backup.act(key, cast(here.latent, dtype)).astype(proposed.dtype)
 
     psi, atoms = interface.spec.psi, interface.spec.atoms
     evidence = sample(
         trace_keys(key, 0, jnp.arange(FUTURES))[None],
         jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], situation),
         proposed[None],
-        ShieldProblem(rollout(step, settings.steps), policy, policy, psi, atoms, settings),
+        ShieldProblem(rollout(step, settings.steps), task, backup, psi, atoms, settings),
     )
     return (evidence.first_violation == 0).sum()
 

@@ -18,6 +18,8 @@ import numpy as np
 from ambs.errors import UserError, one_line
 
 FORMAT = 2
+LONGEST_PATH = 500
+"""Letters of a path formula that are shown."""
 NOT_DRAWN = -1
 """The `first_violation` of a trace that the rule did not need."""
 NOT_YET = np.zeros(0)
@@ -210,6 +212,11 @@ class Facts:
         )
 
     @property
+    def path(self) -> str:
+        """The path formula that futures were judged by, if it is another one than G≤n Ψ; else empty."""
+        return str(self.settings.get("path") or "")[:LONGEST_PATH]
+
+    @property
     def rolled(self) -> int:
         """H: steps of a stored future."""
         rolled = self.settings.get("rolled")
@@ -242,7 +249,9 @@ class Episode:
         if (decided := self.steps.decided) is None:
             return 0, 0
         looked: Any = [] if self.examination.futures is None else self.examination.futures.step
-        without = [code for name, code in self.facts.reasons.items() if name in ("already_unsafe", "non_finite")]
+        without = [
+            code for name, code in self.facts.reasons.items() if name in ("already_unsafe", "non_finite", "latched")
+        ]
         unseen = ~np.isin(np.arange(self.facts.steps), looked) & ~np.isin(decided.reason, without)
         overridden, near = decided.overridden, ~decided.overridden & (decided.violating > 0)
         return int((unseen & overridden).sum()), int((unseen & near).sum())

@@ -41,16 +41,24 @@ def asked_in_words(config: dict[str, Any], used: float | None = None) -> str | N
         promised = in_words(guarantee(**settings))
         level, epsilon, delta = (number(float(settings[name])) for name in SETTINGS[:3])
         steps, most = int(settings["horizon"]), int(settings["traces"])
+        short = int(shield.get("short", steps))
         frames = f" ({steps * int(repeat)} frames)" if repeat is not None else ""
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError, UserError):
         return None
+    kind, path = str(shield.get("kind", "ambs")), shield.get("path")
+    asked = "" if kind == "ambs" else f"kind {kind}, "
+    asked += "" if path is None else f"{path}, "
     drawn = "" if used is None else f", {number(used)} used on average"
-    told = f"Δ = {level}, ε = {epsilon}, δ = {delta}, n = {steps} step{'s' * (steps != 1)}{frames}, at most {most} futures{drawn}"
-    if shield.get("critics") is not None:
+    told = f"{asked}Δ = {level}, ε = {epsilon}, δ = {delta}, n = {steps} step{'s' * (steps != 1)}{frames}, "
+    told += f"at most {most} futures{drawn}"
+    if kind == "latent" and short < steps:
+        return f"{told}; it looks {short} of {steps} steps ahead, and the theorems speak of these alone"
+    if shield.get("critics") is not None or kind == "critic":
         return f"{told}; critics judge part of the horizon, so no theorem applies"
     if shield.get("labels") == "mean":
         return f"{told}; traces are judged by expected cost, so no theorem applies"
     if shield.get("resample_first") or shield.get("check_initial") is False:
         return f"{told}; the proposed action or the current state is not checked, so the theorems speak of another property"
+    whose = "; after the action the backup policy is imagined, and the theorems speak of that" * (kind == "recovery")
     early = "; the sequential rule, which stops early, keeps δ by a test of its own"
-    return f"{told}; as ambs guarantee says, {promised}" + (early if shield.get("rule") == "sequential" else "")
+    return f"{told}; as ambs guarantee says, {promised}{whose}" + (early if shield.get("rule") == "sequential" else "")

@@ -100,6 +100,9 @@ class ShieldConfig:
     hold: int = 1
     """Agent steps for which the backup policy's action is held while the state violates Ψ already: a policy that does not know
     where it is changes its mind at every step, and stays."""
+    latch: int = 1
+    """Agent steps for which the backup policy stays in control once it has taken over, that step among them: more than 1 lets the
+    two policies fight less over one place, and costs what the task policy would have done meanwhile."""
     leave: Literal["sample", "mode"] = "mode"
     """What of the backup policy acts while the state violates Ψ already: its best action, or a drawn one."""
     failsafe_after: int | None = None
@@ -134,7 +137,7 @@ class ShieldConfig:
             )
         if self.steps > MOST_STEPS:
             raise UserError(f"at most {MOST_STEPS} steps can be rolled out, got {self.steps}")
-        within(self, f"[1, {MOST_STEPS}]", "hold")
+        within(self, f"[1, {MOST_STEPS}]", "hold", "latch")
         at_least(self, 0, "failsafe_after")
         within(self, "(-1, 0]", "threshold_exponent")
         thresholds = self.label_threshold if isinstance(self.label_threshold, tuple) else (self.label_threshold,)

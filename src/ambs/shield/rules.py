@@ -40,6 +40,8 @@ class Reason(enum.IntEnum):
     """A non-finite number took part; nothing it says can be trusted."""
     UNDECIDED = 6
     """Still looking; never in a finished decision."""
+    LATCHED = 7
+    """The backup policy stays in control for some steps after it took over; no trace was drawn."""
 
 
 @dataclass(frozen=True)
@@ -198,8 +200,10 @@ class Decision(NamedTuple):
                 return "override: the current state already violates the safety formula"
             case Reason.NON_FINITE:
                 return "override: a non-finite number took part in the decision, so nothing it says can be trusted"
+            case Reason.LATCHED:
+                return "override: the backup policy stays in control for some steps after it took over"
             case Reason.ACCEPTED:
-                return f"accept: {counted}"
+                return f"accept: {counted}" if used else "accept: no future had to be imagined"
         first = np.asarray(self.evidence.first_violation[env])
         steps = first[first > 0]
         text = f"override: {counted}"

@@ -33,14 +33,16 @@ const card = (() => {
   }
 
   function verdict(data, step) {
-    const code = data.steps.reason[step], codes = data.facts.reasons, psi = data.facts.psi;
-    const counted = `${data.steps.violating[step]} of ${data.steps.used[step]} imagined futures break ${psi} within ${plural(data.settings.horizon, "step")}`;
+    const code = data.steps.reason[step], codes = data.facts.reasons, { psi, path } = data.facts, used = data.steps.used[step];
+    const broken = path ? `do not satisfy ${path}` : `break ${psi} within ${plural(data.settings.horizon, "step")}`;
+    const counted = `${data.steps.violating[step]} of ${used} imagined futures ${broken}`;
     switch (code) {
-      case codes.accepted: return ["accepted", `${counted}; that is few enough.`];
+      case codes.accepted: return ["accepted", used ? `${counted}; that is few enough.` : "No future had to be imagined."];
       case codes.too_risky: return ["overridden: too risky", `${counted}; that is too many.`];
       case codes.not_shown_safe: return ["overridden: not shown safe", `${counted}; all futures are drawn, and the evidence does not suffice.`];
       case codes.deadline: return ["overridden: out of time", `${counted}; time was up before the evidence sufficed.`];
-      case codes.already_unsafe: return ["overridden: already unsafe", `The state itself breaks ${psi}; no future was imagined.`];
+      case codes.already_unsafe: return ["overridden: already unsafe", `The state itself breaks ${path || psi}; no future was imagined.`];
+      case codes.latched: return ["overridden: the backup policy stays", "The backup policy took over a few steps ago and stays in control; no future was imagined."];
       case codes.non_finite: return ["overridden: not to be trusted", "A number that is not finite took part; nothing it says can be trusted."];
       default: return ["undecided", counted];
     }

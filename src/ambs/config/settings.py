@@ -296,6 +296,27 @@ class CalibrationConfig:
 
 
 @dataclass(frozen=True)
+class StopConfig:
+    """A rule, given before, by which a run that gets nowhere is given up: it is then finished, and says why."""
+
+    metric: str | None = None
+    """What is looked at: return or length, means of the last 20 episodes, or a name in metrics.jsonl; None: there is no rule."""
+    at: int = 0
+    """Frame at which; the first row of metrics from then on counts."""
+    below: float = 0.0
+    """The run is given up if the figure is less than this."""
+
+    def __post_init__(self) -> None:
+        of_types(self)
+        all_finite(self)
+        at_least(self, 0, "at")
+        if self.metric == "":
+            raise UserError("stop.metric must name a metric, such as 'return', got ''")
+        if self.metric is not None and self.at < 1:
+            raise UserError(f"stop.at must be the frame at which {self.metric} is looked at, at least 1, got {self.at}")
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything that a run depends on."""
 
@@ -305,6 +326,7 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     safety: SafetyConfig = field(default_factory=SafetyConfig)
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
     env: str = "ambs/PointGoal1-v0"
     """Registered environment, short name, or `module:factory` of your own labelled one."""
     obs: Literal["vision", "vector", "both"] = "vision"
@@ -351,5 +373,6 @@ __all__ = [
     "SafetyConfig",
     "ShieldConfig",
     "Size",
+    "StopConfig",
     "TrainingConfig",
 ]

@@ -13,7 +13,7 @@ INERT = frozenset(
     for name in (
         "frames", "log_every", "checkpoint_every", "keep", "wandb", "max_skipped", "max_faults", "env_timeout", "replay",
     )
-) | {"seed", "env", "method"}  # fmt: skip
+) | {"seed", "env", "method", "stop.metric", "stop.at", "stop.below"}  # fmt: skip
 """Settings that do not change what is learnt, or are told apart elsewhere."""
 ONCE_ABSENT = {
     "model.label_scale": "1.0", "model.grades": "0", "cameras": '"front"', "shield.failsafe_after": "null",

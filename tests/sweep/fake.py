@@ -1,8 +1,9 @@
-"""Stands in for `ambs`: makes a run folder at once and then ends as AMBS_FAKE says; `python fake.py train … --out FOLDER`.
+"""Stands in for `ambs`: makes a run folder at once and then ends as AMBS_FAKE says; `python fake.py train --config FILE --out FOLDER`.
 
 `wait` waits to be told to stop, and then exits with 75, as a run does; anything else is an exit code.
 """
 
+import json
 import os
 import signal
 import sys
@@ -16,7 +17,8 @@ words = sys.argv[1:]
 home = Path(words[words.index("--out") + 1])
 behaviour = os.environ["AMBS_FAKE"]
 if behaviour in ("0", "wait"):
-    make_run(home, method=words[words.index("--method") + 1], state="finished" if behaviour == "0" else "running")
+    settings = json.loads(Path(words[words.index("--config") + 1]).read_text())
+    make_run(home, method=settings["method"], state="finished" if behaviour == "0" else "running")
 if behaviour == "wait":
     time.sleep(60)
 print("some words")

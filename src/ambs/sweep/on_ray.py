@@ -3,6 +3,7 @@ goes on from the shared run folder."""
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,6 +17,8 @@ from ambs.training.signals import stopping
 
 MANY = 1_000_000
 """Tasks that Ray may be given at once: it knows best when one has room."""
+LOOK = 5.0
+"""Seconds between two looks at whether Ray is still there."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -48,6 +51,7 @@ class OnRay:
 
     def _connect(self) -> None:
         connect(self._ray, self._address)
+        self._node, self._looked = self._ray.get_runtime_context().get_node_id(), time.monotonic()
         there = self._ray.cluster_resources()
         gpus = 0.0 if self._means.device == "cpu" else self._needs.gpus
         if gpus is None:
@@ -72,12 +76,21 @@ class OnRay:
         """Ask Ray; where it has gone away, all are to be begun again, once there is another."""
         if not self._under_way:
             return []
+        refs = list(self._under_way)
         try:
-            refs = list(self._under_way)
+            if self._is_dead():
+                return self._start_again()
             done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-            return [(self._under_way.pop(ref), self._told(ref)) for ref in done]
         except _gone(self._ray):
             return self._start_again()
+        return [(self._under_way.pop(ref), self._told(ref)) for ref in done]
+
+    def _is_dead(self) -> bool:
+        """Whether the node is dead by which this process belongs to Ray: tasks would then wait for ever."""
+        if time.monotonic() - self._looked < LOOK:
+            return False
+        self._looked = time.monotonic()
+        return not any(node["NodeID"] == self._node and node["Alive"] for node in self._ray.nodes())
 
     def _told(self, ref: Any) -> Ended:
         errors = self._ray.exceptions
@@ -111,18 +124,19 @@ class OnRay:
 
 
 def advance(job: Job, means: Means) -> Ended:
-    """The task: one run, started or resumed; a worker that is asked to end has it save first."""
+    """The task: one run, started or resumed. It saves first where the worker is asked to end, or has lost its node's raylet."""
+    raylet = os.getppid()
     with stopping() as asked:
         attempt = Attempt(job, means)
         while (ended := attempt.poll()) is None:
-            if asked.wait(PAUSE):
+            if asked.wait(PAUSE) or os.getppid() != raylet:
                 return attempt.stop()
         return ended
 
 
 def connect(ray: Any, address: str | None) -> None:
     """Join a cluster, or start a Ray for this machine that nobody else can reach."""
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "ignore_reinit_error": True}
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     try:
@@ -130,7 +144,17 @@ def connect(ray: Any, address: str | None) -> None:
     except ConnectionError as error:
         if address is not None:
             raise UserError(f"there is no Ray at {address} ({one_line(error)})") from None
-        ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        _keep_to_loopback()
+        ray.init(address="local", include_dashboard=False, **quiet)
+
+
+def _keep_to_loopback() -> None:
+    """Let a Ray that is started from here listen on 127.0.0.1 alone, as it does by itself where machines are not to be joined
+    (macOS, Windows); asked for the address itself it would take that of the network."""
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
 
 
 def _gone(ray: Any) -> tuple[type[BaseException], ...]:

@@ -40,7 +40,7 @@ def list_runs(console: Console, found: list[tuple[Job, Found]], gpus: float | No
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("run", "frames", "train ratio", "there is", "to do"):
-        table.add_column(column, justify="right" if column in ("frames", "train ratio") else "left")
+        table.add_column(column, justify="right" if column in ("frames", "train ratio") else "left", overflow="fold")
     for job, one in found[:LISTED]:
         ratio = job.settings["training"]["train_ratio"]
         table.add_row(job.name, f"{job.frames:,}", f"{ratio:g}", _there(job, one), TODO.get(one.state, "train"))

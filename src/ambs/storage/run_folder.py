@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 CONFIG = "config.json"
+LEDGER = "sweep.jsonl"
+"""In the folder of a sweep: which runs it has (`ambs.sweep.ledger`)."""
 METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
 PREFIXES = {METRICS: "", EPISODES: "episode/"}
 """What precedes a row's names in TensorBoard."""

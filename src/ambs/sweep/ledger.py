@@ -9,10 +9,10 @@ from typing import Any
 
 from ambs.errors import UserError
 from ambs.storage.files import read_plain, reason, to_json, utc_now, write_atomic
+from ambs.storage.run_folder import LEDGER
 from ambs.sweep.plan import Job, Sweep
 from ambs.sweep.status import Found, look
 
-FILE = "sweep.jsonl"
 FORMAT = 1
 
 
@@ -41,12 +41,12 @@ def write_ledger(sweep: Sweep, found: Iterable[tuple[Job, Found]], failed: dict[
             row["why"] = failed[job.name]
         rows.append(row)
     sweep.out.mkdir(parents=True, exist_ok=True)
-    write_atomic(sweep.out / FILE, b"".join(to_json(row, indent=None) + b"\n" for row in rows))
+    write_atomic(sweep.out / LEDGER, b"".join(to_json(row, indent=None) + b"\n" for row in rows))
 
 
 def read_ledger(folder: Path) -> list[tuple[Entry, Found]]:
     """The runs of the sweep in a folder, each as it is now."""
-    path = folder / FILE
+    path = folder / LEDGER
     try:
         first, *rows = [json.loads(line) for line in read_plain(path).splitlines()]
         if first["format"] != FORMAT:

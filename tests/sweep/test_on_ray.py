@@ -68,9 +68,9 @@ def test_it_listens_on_this_machine_alone(engine):
     assert {place.rpartition(":")[0] for place in listening} <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
-def ray_processes():
-    """Those that this test has started, and theirs."""
-    found, new = set(), {os.getpid()}
+def ray_processes(root=None):
+    """Those that this process, or another, has started, and theirs."""
+    found, new = set(), {root or os.getpid()}
     while new:
         found |= new
         new = {

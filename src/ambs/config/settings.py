@@ -212,6 +212,8 @@ class TrainingConfig:
     """Whether every other replayed sequence is mirrored, left for right, where the environment says how: another true episode."""
     updates_per_call: int = 4
     """Updates that run as one compiled call (with images on a CPU: always 1)."""
+    devices: int = 1
+    """Devices of this machine that share each update, a part of its batch on each; acting stays on the first."""
     capacity: int = 1_000_000
     """Steps that the replay buffer holds."""
     replay: Literal["auto", "device", "host"] = "auto"
@@ -238,7 +240,17 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         of_types(self)
         at_least(
-            self, 1, "frames", "envs", "action_repeat", "batch", "length", "updates_per_call", "capacity", "log_every"
+            self,
+            1,
+            "frames",
+            "envs",
+            "action_repeat",
+            "batch",
+            "length",
+            "updates_per_call",
+            "devices",
+            "capacity",
+            "log_every",
         )
         at_least(self, 1, "keep")
         at_most(self, MOST_ENVS, "envs")
@@ -249,6 +261,8 @@ class TrainingConfig:
         within(self, "[0, 1]", "explore")
         if self.capacity < self.envs * self.length:
             raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
+        if self.batch % self.devices:
+            raise UserError(f"batch must be a multiple of devices, {self.devices}, got {self.batch}")
         steps = math.ceil(self.frames / self.action_repeat)
         if self.batch > steps:  # At each step at most one sequence begins.
             raise UserError(

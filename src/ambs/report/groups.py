@@ -17,7 +17,8 @@ INERT = frozenset(
 ) | {"seed", "env", "method", "stop.metric", "stop.at", "stop.below"}  # fmt: skip
 """Settings that do not change what is learnt, or are told apart elsewhere."""
 ONCE_ABSENT = {
-    "model.label_scale": "1.0", "model.grades": "0", "cameras": '"front"', "shield.failsafe_after": "null",
+    "model.label_scale": "1.0", "model.grades": "0", "cameras": '"front"',
+    "training.devices": "1", "shield.failsafe_after": "null",
 }  # fmt: skip
 """What settings were before there was a choice: a run that does not have them was made so."""
 LONGEST = 24

@@ -97,20 +97,14 @@ def test_a_sweep_survives_its_parts(tmp_path):
             time.sleep(0.2)
         if driver.returncode == 0:
             break
-    found = [one for job in jobs(loud, runs) for one in [find(job)]]
-    assert [one.state for one in found] == ["finished"] * runs
-    made = [
-        sum(RunFolder.open(path.parent).read_status()["state"] == "finished" for path in home)
-        for home in folders(loud, runs)
-    ]
-    assert made == [1] * runs
+    assert [find(job).state for job in jobs(loud, runs)] == ["finished"] * runs
+    states = [RunFolder.open(path.parent).read_status()["state"] for home in folders(loud, runs) for path in home]
+    assert states.count("finished") == runs
     compared = [compare(find(a).path, find(b).path) for a, b in zip(jobs(quiet, runs), jobs(loud, runs), strict=True)]
     assert compared == [0] * runs
     told = ", ".join(f"{number} of a {kind}" for kind, number in sorted(done.items()))
-    report(
-        "kill -9 in a sweep on Ray",
-        f"{done.total()} ({told}) in {starts} starts of {runs} runs: each finished once, 0 differing",
-    )
+    told = f"{done.total()} ({told}) in {starts} starts of {runs} runs: each finished once, 0 differing"
+    report("kill -9 in a sweep on Ray", told)
     assert done.total() >= (wanted if FULL else 1)
 
 
@@ -120,7 +114,10 @@ def folders(folder, runs):
 
 def compare(one, two):
     """How many arrays and rows two runs differ in; apart, since it sets up JAX for itself."""
-    code = "import sys; from pathlib import Path; from tests.faults.host import differences; print(differences(*map(Path, sys.argv[1:])))"
+    code = (
+        "import sys; from pathlib import Path; from tests.faults.host import differences\n"
+        "print(differences(*map(Path, sys.argv[1:])))"
+    )
     told = subprocess.run(
         [sys.executable, "-c", code, str(one), str(two)], capture_output=True, text=True, env=environment()
     )

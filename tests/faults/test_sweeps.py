@@ -3,9 +3,11 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -130,6 +132,8 @@ def test_the_loss_of_a_node_is_survived(tmp_path, monkeypatch):
 
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
     ray.shutdown()
+    place = tempfile.mkdtemp(dir="/tmp")  # Where no other sweep finds it; short, for sockets have short names.
+    monkeypatch.setenv("RAY_TMPDIR", place)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
@@ -153,3 +157,4 @@ def test_the_loss_of_a_node_is_survived(tmp_path, monkeypatch):
     finally:
         ray.shutdown()
         cluster.shutdown()
+        shutil.rmtree(place, ignore_errors=True)

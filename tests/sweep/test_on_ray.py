@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ from ambs.config.resolve import resolve, to_dict
 from ambs.errors import UserError
 from ambs.sweep.attempt import Means
 from ambs.sweep.drive import run_all
-from ambs.sweep.on_ray import OnRay, on_ray
+from ambs.sweep.on_ray import OnRay, _running_here, on_ray
 from ambs.sweep.plan import Job, Needs
 from ambs.sweep.status import find, progress
 
@@ -32,7 +33,8 @@ FAKE = (sys.executable, "-m", "tests.sweep.fake")
 def engine():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
-        patch.setenv("RAY_TMPDIR", "/tmp")
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setattr("ambs.sweep.on_ray._running_here", lambda: None)
         with on_ray(Needs(), Means("cpu", program=FAKE), None) as engine:
             yield engine
 
@@ -124,3 +126,13 @@ def test_a_lost_worker_is_replaced_and_a_stop_saves(engine, tmp_path):
 def test_a_run_that_no_machine_can_hold_is_refused_at_once(engine):
     with pytest.raises(UserError, match="a run takes cpus = 1000, and all of this Ray has"):
         OnRay(ray, Needs(cpus=1000.0), Means(), None)
+
+
+def test_what_was_left_behind_is_not_joined(monkeypatch):
+    """An address at which nobody answers any more; one at which somebody does."""
+    monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: "127.0.0.1:1")
+    assert _running_here() is None
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: address)
+        assert _running_here() == address

@@ -3,6 +3,7 @@ goes on from the shared run folder."""
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -139,13 +140,30 @@ def connect(ray: Any, address: str | None) -> None:
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "ignore_reinit_error": True}
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    try:
-        ray.init(address=address or "auto", **quiet)
-    except ConnectionError as error:
-        if address is not None:
-            raise UserError(f"there is no Ray at {address} ({one_line(error)})") from None
+    address = address or os.environ.get("RAY_ADDRESS") or _running_here()
+    if address is None:
         _keep_to_loopback()
         ray.init(address="local", include_dashboard=False, **quiet)
+        return
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UserError(f"there is no Ray at {address} ({one_line(error)})") from None
+
+
+def _running_here() -> str | None:
+    """The Ray that `ray start` has started on this machine, if it still answers; not that of another sweep, which ends with it."""
+    from ray._private.utils import read_ray_address
+
+    told = read_ray_address()
+    if not told:
+        return None
+    host, _, port = told.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except (OSError, ValueError):
+        return None  # Left behind by one that is dead.
+    return told
 
 
 def _keep_to_loopback() -> None:

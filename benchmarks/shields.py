@@ -1,7 +1,9 @@
 """Kinds of shield around the same agents in the same worlds: a JSON line for each agent and kind.
 
-    python benchmarks/shields.py RUN [RUN …] [--kinds off ambs recovery latent critic prescient] [--episodes 50] [--seed 500]
+    python benchmarks/shields.py RUN [RUN …] [--kinds off ambs recovery latent critic prescient]
+        [--episodes 50] [--seed 500] [--spec PROPERTY]
 
+A kind may be held to a property of its own: "recovery: P>=0.95 [ G<=8 !hazard ]".
 Return, violating frames and control switches per episode, override rate, futures per decision, seconds for all of it; of
 kinds other than the first two also the ratio to `ambs` over all agents, with a bootstrap interval over paired episodes.
 """
@@ -18,6 +20,7 @@ import numpy as np
 
 from ambs.acting.agent import Agent, load
 from ambs.acting.evaluate import evaluate
+from ambs.config.checks import one_of
 from ambs.shield.config import KINDS
 
 
@@ -25,17 +28,25 @@ def main() -> None:
     """Play and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--kinds", nargs="+", default=["off", *KINDS], choices=["off", *KINDS])
+    parser.add_argument("--kinds", nargs="+", default=["off", *KINDS])
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--seed", type=int, default=500)
+    parser.add_argument("--spec", help="another property than the runs', such as P>=0.7 [ G<=6 !hazard ]")
     options = parser.parse_args()
+    for kind in options.kinds:
+        one_of("--kinds", kind.partition(":")[0], ("off", *KINDS))
     played: dict[str, list[dict[str, Any]]] = {}
     for run in options.runs:
-        agent = load(run)
+        agent = load(run) if options.spec is None else load(run).held_to(options.spec)
         for kind in options.kinds:
             rows, seconds = play(agent, kind, options.episodes, options.seed)
             played[kind] = played.get(kind, []) + rows
-            print(json.dumps({"run": run.name, "kind": kind, **figures(rows), "seconds": round(seconds)}), flush=True)
+            print(
+                json.dumps(
+                    {"run": run.name, "asked": agent.asked, "kind": kind, **figures(rows), "seconds": round(seconds)}
+                ),
+                flush=True,
+            )
     for kind in options.kinds:
         if "ambs" in played and kind not in ("off", "ambs"):
             print(json.dumps({"kind": kind, "against": "ambs", **ratios(played[kind], played["ambs"])}), flush=True)
@@ -44,7 +55,9 @@ def main() -> None:
 def play(agent: Agent, kind: str, episodes: int, seed: int) -> tuple[list[dict[str, Any]], float]:
     """Rows of the episodes, and how long they took."""
     begun = time.perf_counter()
-    behind = agent if kind in ("off", "ambs") else agent.behind(kind=kind)
+    name, _, spec = kind.partition(":")
+    held = agent.held_to(spec.strip()) if spec else agent
+    behind = held if name in ("off", "ambs") else held.behind(kind=name)
     rows = evaluate(behind, episodes, seed=seed, shield=kind != "off")
     return rows, time.perf_counter() - begun
 

@@ -19,6 +19,11 @@ def ppo() -> "ReplayedPPO":
     return ReplayedPPO(PPO_FILE)
 
 
+def ppo_in_jax() -> Any:
+    """The same PPO as a function of a key and an observation `[9]` that JAX can trace, to act in imagination itself."""
+    return ReplayedPPO(PPO_FILE).in_jax
+
+
 def careful() -> Any:
     """A driver for PointWorld who goes round hazards."""
     return drive_carefully
@@ -55,6 +60,18 @@ class ReplayedPPO:
         if not deterministic:
             action = action + self.spread * self.rng.standard_normal(action.shape).astype(np.float32)
         return np.clip(action, -1.0, 1.0), state
+
+    def in_jax(self, key: Any, observation: Any) -> Any:
+        """An action `[2]` drawn for one observation `[9]`."""
+        import jax
+        import jax.numpy as jnp
+
+        value = observation
+        for weight, bias in self.layers[:-1]:
+            value = jnp.tanh(weight @ value + bias)
+        weight, bias = self.layers[-1]
+        drawn = self.spread * jax.random.normal(key, bias.shape)
+        return jnp.clip(weight @ value + bias + drawn, -1.0, 1.0)
 
 
 def drive_carefully(observation: np.ndarray) -> np.ndarray:

@@ -66,8 +66,8 @@ def ignorant_agent(settings: Any) -> Any:
     from ambs.agent.update import init
 
     @functools.cache
-    def quick_act(config: Any, shielded: bool, policy: str = "task") -> Any:
-        bound = functools.partial(act, config=config, shielded=shielded, policy=policy)
+    def quick_act(config: Any, shielded: bool, policy: str = "task", imagined: Any = None) -> Any:
+        bound = functools.partial(act, config=config, shielded=shielded, policy=policy, imagined=imagined)
         return jax.jit(bound, donate_argnums=1, compiler_options=QUICK)
 
     with tiny_sizes() as patch:

@@ -1,16 +1,20 @@
 """A guard around policies that are good, bad and broken; the agent itself has learned nothing, and its shield lets all pass."""
 
+import dataclasses
 import inspect
 import time
 
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import ambs
 from ambs.acting.guard import FAILED, REASONS
+from ambs.acting.imagined import acting_on_decoded, in_model_terms
 from ambs.config.resolve import resolve
+from ambs.errors import UserError
 from tests.tiny import fresh, ignorant_agent
 
 # No label is ever certain, so that no imagined future violates Ψ.
@@ -46,6 +50,31 @@ def test_what_is_accepted_is_executed_to_the_bit(agent, seen):
     assert decision.action.tobytes() == decision.proposed.tobytes() == steady(seen).tobytes()
     assert decision.milliseconds > decision.policy_milliseconds > 0
     np.testing.assert_allclose(agent.memory.action, [steady(seen)], rtol=1e-6)
+
+
+def test_a_jax_policy_acts_in_imagination_itself(agent, seen):
+    """On what the model decodes, in the units and bounds of the environment; what is not finite there overrides."""
+    latent = jax.tree.map(lambda leaf: leaf[0], agent.start().memory.latent)
+    bounds = {"low": np.array([-2.0, 0.0]), "high": np.array([2.0, 4.0])}
+    acting = in_model_terms(
+        lambda _key, observation: jnp.array([1.0, 1.0]) + 0 * observation[:2],
+        dataclasses.replace(agent.interface, **bounds),
+    )
+    np.testing.assert_allclose(acting_on_decoded(agent.player.model, acting)(fresh(), latent), [0.5, -0.5])
+    plain = in_model_terms(lambda _key, observation: observation[:2], agent.interface)
+    decoded = agent.player.model.decoder(latent.features)["vector"]
+    expected = np.clip(np.sign(decoded) * np.expm1(np.abs(decoded)), -1, 1)[:2]
+    np.testing.assert_allclose(acting_on_decoded(agent.player.model, plain)(fresh(), latent), expected, rtol=1e-5)
+    assert agent.guard(steady, imagined=lambda _key, observation: observation[:2]).act(seen).reason == "accepted"
+    lost = agent.guard(steady, imagined=lambda _key, observation: observation[:2] * jnp.nan).act(seen)
+    assert (lost.reason, lost.overridden) == ("non_finite", True)
+    for policy, told in (
+        (steady, "JAX cannot trace"),
+        (lambda _k, o: o, r"shape \(2,\)"),
+        (lambda k, o: np.asarray(o), "JAX"),
+    ):
+        with pytest.raises(UserError, match=told):
+            agent.guard(steady, imagined=policy)
 
 
 def test_a_state_that_is_unsafe_is_left_to_the_backup_policy(agent, seen):
@@ -135,7 +164,7 @@ def test_bad_input_gets_a_sentence(agent, seen):
     with pytest.raises(ambs.UserError, match="a policy is an object with predict"):
         agent.guard(3)
     guard = agent.guard(steady)
-    with pytest.raises(ambs.UserError, match="episode_start must have 1"):
+    with pytest.raises(ambs.UserError, match="episode_start must be 1 truth values"):
         guard.act(seen, episode_start=np.zeros(2, bool))
     with pytest.raises(ambs.UserError, match="2 proposed actions"):
         guard.check(np.stack([seen, seen]), np.zeros((3, 2)))

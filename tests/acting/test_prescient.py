@@ -78,6 +78,28 @@ def test_what_is_accepted_keeps_its_promise(agent):
     assert script.figures(rows, careful)["p"] > 0.01
 
 
+def test_it_fails_safe_and_repeats_itself(agent, envs, monkeypatch):
+    raw, infos = envs.reset(seed=3)
+    decisions = []
+    for trial in range(3):
+        if trial == 2:
+            monkeypatch.setattr("ambs.acting.prescient.failing", broken)
+        agent.start(4, 0, shield=False)
+        seen = Prescient(agent, envs, seed=1)
+        decisions.append(seen.act(raw, infos["labels"]))
+        seen.close()
+    first, again, lost = decisions
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    assert first.traces_used.tolist() == [TRACES] * 4
+    assert lost.reason.tolist() == [Reason.NON_FINITE] * 4
+    assert lost.overridden.all()
+    assert np.isfinite(lost.action).all()
+
+
+def broken(*_):
+    raise UserError("the simulator has raised")
+
+
 def test_who_has_no_simulator_is_told(agent):
     with pytest.raises(UserError, match="ambs eval"):
         agent.start(1, shield=True)

@@ -57,7 +57,7 @@ def test_play_writes_a_moving_picture(tmp_path, capsys):
     [
         ({"video": "episode.avi"}, "video must end in .gif or .mp4, got 'episode.avi'"),
         ({"video": "no_such_folder/episode.gif"}, "there is no folder 'no_such_folder'"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": 0}, "--steps must be a whole number from 1 to 100000, got 0"),
         ({"size": 8}, "size must be at least 32 pixels and at most 4096, got 8"),
         ({"env": "PointGaol1"}, "unknown environment 'PointGaol1'.*did you mean 'PointGoal1'"),
     ],

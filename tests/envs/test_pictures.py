@@ -88,7 +88,7 @@ def test_labels_see_what_is_inside_and_saving_goes_through():
 
 def test_what_is_refused():
     for wrong in (0, 8, 60):
-        with pytest.raises(UserError, match="size must be a multiple of 16 pixels, got"):
+        with pytest.raises(UserError, match="size must be a multiple of 16 pixels, 4096 at most, got"):
             with_pictures(Seen(), wrong)
     with pytest.raises(UserError, match=r"finds no picture with finite bounds in Box\(.*\(4,\)"):
         with_pictures(gymnasium.make("CartPole-v1"))

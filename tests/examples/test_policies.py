@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import ambs
 from ambs.acting.foreign import ForeignPolicy, load_policy
+from tests.tiny import fresh
 
 POLICIES = Path(__file__).parents[2] / "examples" / "policies.py"
 
@@ -47,6 +49,9 @@ def test_without_determinism_it_scatters_about_the_same_answer(ppo):
     observation = np.zeros((4000, 9), np.float32)
     actions, _ = ppo.predict(observation)
     middle = ppo.predict(observation[0], deterministic=True)[0]
+    in_jax = jax.vmap(ppo.in_jax, in_axes=(0, None))(jax.random.split(fresh(), 4000), observation[0])
+    np.testing.assert_allclose(np.median(in_jax, axis=0), middle, atol=0.1)
+    np.testing.assert_allclose(in_jax.std(axis=0), actions.std(axis=0), atol=0.05)
     assert np.abs(middle).max() < 0.5
     assert np.abs(actions).max() <= 1
     # By the median, which cutting does not move.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ambs.apps.quickstart import last_quarter
 from ambs.errors import UserError
 from ambs.report.curves import aggregate, common_frames, grid, recent_mean, recent_ratio, total
 from ambs.report.groups import colours, group_runs, settings_that_differ
@@ -12,7 +13,7 @@ from ambs.report.outcomes import OUTCOMES, compared_frames, comparisons, group_o
 from ambs.report.panels import FORESIGHT, needed_alpha
 from ambs.report.paper import COLUMNS, TABLE_1, beside_the_paper
 from ambs.report.promise import asked_in_words
-from ambs.report.runs import Run, Series, read_runs
+from ambs.report.runs import Run, Series, read_run, read_runs
 from ambs.report.summary import summarise
 from ambs.report.write import text_of
 from ambs.shield.config import HIGHEST_LEVEL
@@ -33,6 +34,16 @@ def test_recent_mean(tmp_path):
     found = recent_mean("episodes", "return")(run, np.array([5.0, 10, 20, 60, 65, 100]), 20.0)
     np.testing.assert_allclose(found, [np.nan, 2, 3, 6, 6, 7])
     assert np.isnan(recent_mean("metrics", "nothing")(run, np.array([5.0]), 1.0)).all()
+
+
+def test_one_window_for_one_figure(tmp_path):
+    """What the quickstart calls the last quarter of a run is what a report means by it."""
+    path = make_run(tmp_path, frames=20_000, episodes=40)
+    (returns,) = (outcome for outcome in OUTCOMES if outcome.key == "return")
+    assert returns.title.endswith("last quarter")
+    found = last_quarter(path)
+    assert found["episodes"] == 10
+    assert outcome_of(read_run(path), returns, 20_000) == pytest.approx(found["return"])
 
 
 def test_totals_and_ratios(tmp_path):
@@ -103,12 +114,12 @@ def test_many_settings_get_a_short_name_and_a_note(tmp_path):
 def test_outcomes_by_hand(tmp_path):
     runs = []
     for seed, (level, violations) in enumerate(((10, 100), (20, 300))):
-        returns = ([870, 900, 910, 1000], [0, 0, level - 1, level + 1])
-        counts = {"violations": ([900, 1000], [violations * 0.8, violations])}
+        returns = ([700, 750, 760, 1000], [0, 0, level - 1, level + 1])
+        counts = {"violations": ([750, 1000], [violations * 0.5, violations])}
         runs.append(bare(tmp_path, seed, 1000, **{"return": returns}, **counts))
     (group,) = group_runs(runs)["E"]
     found = group_outcomes(group, 1000)
-    # At the end: the episodes after frame 900, and the growth of the total since then.
+    # In the last quarter: the episodes after frame 750, and the growth of the total since then.
     assert found["return"]["values"] == [10, 20]
     assert found["violations"]["values"] == [100, 300]
     assert found["violations_per_1000"]["values"] == pytest.approx([200, 600])

@@ -81,6 +81,16 @@ def test_committed_results_are_small_and_whole():
         assert sum(file.stat().st_size for file in task.rglob("*")) < 6_000_000
 
 
+def test_committed_tables_name_their_window():
+    """`python tools/run_results.py --results FOLDER --at FRAMES` writes one anew."""
+    tables = {path: path.read_text() for path in (ROOT / "results").glob("*/table.md")}
+    assert len(tables) == 7
+    for path, text in tables.items():
+        assert "| episode return, last quarter |" in text, path
+        assert "last tenth" not in text, path
+        assert "at the end" not in text, path
+
+
 def test_the_headline_is_what_the_file_says(quickstart):
     """`python tools/quickstart_results.py --only-pages` writes the pages anew."""
     for page, text in quickstart.parts(headline()).items():

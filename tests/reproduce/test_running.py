@@ -55,7 +55,7 @@ def test_a_grid_runs_through(tmp_path, monkeypatch, capsys):
     assert (status["state"], status["frames"] >= 3200) == ("finished", True)
     assert {path.name for path in tmp_path.glob("table1.*")} == {"table1.png", "table1.md", "table1.html"}
     table = (tmp_path / "table1.md").read_text()
-    assert table.count("| AMBS + COPT | episode return, last tenth | 1 |") == 2
+    assert table.count("| AMBS + COPT | episode return, last quarter | 1 |") == 2
     assert "## PointWorld at 1,600" in table
     assert "## PointWorld (long run) at 3,200" in table
 

@@ -87,7 +87,7 @@ def test_healthy_world_is_accepted():
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_thousand_injections(kind):
-    """250 into each kind of shield, wherever it takes a number from."""
+    """250 into each kind of shield, wherever it takes a number from; and the same key decides the same, another may not."""
     rng, steps = np.random.default_rng(0), CONFIGS[kind].steps
     not_asked = {
         "ambs": (),
@@ -112,6 +112,10 @@ def test_a_thousand_injections(kind):
         np.testing.assert_allclose(decision.action[env], expected)
         overridden += int(decision.overridden[env])
     assert overridden == 250
+    doubtful = [decide(at(stream(0, "shield"), key), PLACES.index("label"), 0.12, 1, 0, kind) for key in (1, 1, 2)]
+    first, again, other = (np.asarray(decision.evidence.first_violation) for decision in doubtful)
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
 
 
 def test_healthy_neighbours_go_on():

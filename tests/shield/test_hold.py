@@ -1,4 +1,4 @@
-"""A backup action that is held while the state violates Ψ: by hand, behind every shield that there is."""
+"""A backup action that is held while the state violates Ψ, a backup policy that stays: by hand, behind every shield."""
 
 import jax
 import jax.numpy as jnp
@@ -7,9 +7,9 @@ import pytest
 from gymnasium import spaces
 
 from ambs.shield import Reason, ShieldConfig, Shielded, ShieldProblem, no_memory, shield, shield_with_deadline
-from ambs.shield.hold import hold
+from ambs.shield.hold import begun_anew, hold
 from ambs.streams import at, stream
-from tests.shield.worlds import Room, coin_problem
+from tests.shield.worlds import ATOMS, Room, coin_problem
 
 KEY = stream(0, "shield")
 UNSAFE = [t in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11) for t in range(12)]
@@ -52,6 +52,28 @@ def test_a_sequence_by_hand(steps, kind):
     expected = [Reason.ALREADY_UNSAFE if unsafe else Reason.ACCEPTED for unsafe in UNSAFE]
     expected[REFUSED] = Reason.NON_FINITE
     assert np.array(reasons)[:, 0].tolist() == expected
+
+
+@pytest.mark.parametrize(("steps", "kind"), [(1, "shield"), (3, "shield"), (3, "deadline")])
+def test_the_backup_policy_stays_in_control(steps, kind):
+    """By hand: what is proposed is risky at steps 1 and 6, what comes after is not; an episode begins at step 7."""
+    problem = coin_problem(0.0, ShieldConfig(horizon=2, traces=64, latch=steps))
+    plain = jax.jit(lambda *given, **masks: shield(*given[:3], problem, *given[3:], **masks))
+    decide = plain if kind == "shield" else shield_with_deadline(problem, 1e9)
+    memory, reasons = no_memory(jnp.zeros((1, 2))), []
+    for t in range(9):
+        memory = begun_anew(memory, jnp.array([t == 7]))
+        wanted = jnp.array([[1.0 if t in (1, 6) else 0.0, 0.0]])
+        decision = decide(at(KEY, t), jnp.zeros((1, 1)), wanted, jnp.zeros((1, 2), bool), memory=memory)
+        memory = decision.memory
+        reasons.append(int(decision.reason[0]))
+        assert bool(decision.overridden[0]) == (reasons[-1] != Reason.ACCEPTED)
+        assert decision.traces_used[0] == (0 if reasons[-1] == Reason.LATCHED else 64)
+    expected = [Reason.ACCEPTED] * 9
+    expected[1] = expected[6] = Reason.TOO_RISKY
+    expected[2 : 1 + steps] = [Reason.LATCHED] * (steps - 1)
+    assert reasons == expected
+    assert steps == 1 or "stays in control" in decision._replace(reason=np.array([Reason.LATCHED])).explain(0, ATOMS)
 
 
 def test_the_wrapper_holds_too():

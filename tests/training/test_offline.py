@@ -95,7 +95,7 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path):
         ({}, "say so"),
         ({"spec": "!never"}, "no state in these files violates !never"),
         ({"spec": "!elsewhere"}, "elsewhere"),
-        ({"spec": "!end", "updates": 0}, "updates must be at least 1"),
+        ({"spec": "!end", "updates": 0}, "updates must be a whole number of at least 1, got 0"),
     ):
         with pytest.raises(UserError, match=sentence):
             fit(**{"data": paths, "out": tmp_path, "changes": SHORT} | changes)

@@ -393,7 +393,8 @@ def test_a_damaged_piece_of_the_replay_buffer_costs_its_rows_and_not_the_run(run
     checkpoint.save(folder, trainer.accounts.frames, groups, meta, pieces)
     again = checkpoint.load(folder)
     assert (again.step, again.lost) == (trainer.accounts.frames, {})
-    del again.groups["memory"]["carry/refused"]  # As it was before refusals were counted.
+    for name in ("refused", "latched"):  # As it was before they were counted.
+        del again.groups["memory"][f"carry/{name}"]
     reinstate(trainer, again)
     assert trainer.carry.refused.tolist() == [0] * CONFIG.training.envs
     assert trainer.replay.holes == [(0, 300)]

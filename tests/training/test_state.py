@@ -43,7 +43,7 @@ def played(mark: int) -> TrainState:
     numbers = dict.fromkeys(("turns", "updates", "calibrated", "skipped", "bad_run", "logged"), mark + 5)
     return TrainState(
         learned=Learned(*(jnp.full(2, mark + index, jnp.float32) for index in range(7))),
-        carry=ActorState(jnp.full((ENVS, 4), mark), jnp.full((ENVS, 2), mark / 2), *(jnp.full(ENVS, mark),) * 2),
+        carry=ActorState(jnp.full((ENVS, 4), mark), jnp.full((ENVS, 2), mark / 2), *(jnp.full(ENVS, mark),) * 3),
         thresholds=jnp.full(2, mark / 10),
         level=jnp.array(mark),
         row=row(mark),

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from ambs.acting.imagined import Imagined, acting_on_decoded
 from ambs.agent.imagine import Actors
 from ambs.agent.networks import Critics
 from ambs.config import Config
 from ambs.data import Observation
 from ambs.errors import UserError
 from ambs.nn.precision import cast, compute_dtype
-from ambs.shield.hold import Memory, no_memory
+from ambs.shield.hold import Memory, begun_anew, no_memory
 from ambs.shield.problem import ShieldProblem
 from ambs.shield.rules import Decision
 from ambs.shield.shield import shield
@@ -47,6 +48,8 @@ class ActorState(NamedTuple):
     """For how many more steps it is held, should the state violate Ψ as long."""
     refused: Int[Array, "envs"]
     """Decisions in a row that were refused, up to the last."""
+    latched: Int[Array, "envs"]
+    """For how many more steps the backup policy stays in control."""
 
 
 def default_thresholds(config: Config, atoms: int) -> jax.Array:
@@ -72,7 +75,7 @@ def initial_actor_state(player: Player, envs: int) -> ActorState:
 def actor_state(latent: Latent, action: Float[Array, "envs actions"]) -> ActorState:
     """Of latents and the actions executed last: nothing is held, nothing was refused."""
     blank = no_memory(action)
-    return ActorState(latent, action, blank.held, blank.refused)
+    return ActorState(latent, *blank._replace(action=action))
 
 
 def act(
@@ -91,13 +94,14 @@ def act(
     shielded: bool,
     dtype: Any = jnp.float32,
     policy: str = "task",
+    imagined: Imagined | None = None,
 ) -> tuple[ActorState, Decision]:
     """Filter the observation, propose an action and let the shield decide.
 
     `root` is the run's key, `step` the number of the decision; each purpose draws from its own stream. `labels_now` are
     the labels of the current states; None: what the model makes of the observation. `active` switches a shield on that is
     built in (`shielded`). `proposed` is what a policy that is given proposes, in place of the actor; NaN: nothing, and as
-    what is not finite it is overridden.
+    what is not finite it is overridden. `imagined` acts in imagined futures in place of the task policy, on decoded observations.
 
     An observation that is not `usable` or not finite, or that makes a latent that is not finite, does not reach the memory:
     it is not trusted, and shield or not the backup policy's best action for the last good state is executed, reason
@@ -121,22 +125,22 @@ def act(
         at(stream(root, "shield"), step),
         latent,
         proposed,
-        shield_problem(fast, config),
+        shield_problem(fast, config, imagined),
         known,
         active=active if shielded else False,
         trusted=good,
-        memory=Memory(carry.action, jnp.where(is_first, 0, carry.held), carry.refused),
+        memory=begun_anew(Memory(*carry[1:]), is_first),
     )
-    memory = ActorState(latent, decision.action, decision.memory.held, decision.memory.refused)
+    memory = ActorState(latent, *decision.memory._replace(action=decision.action))
     return jax.tree.map(lambda new, old: new.astype(old.dtype), memory, carry), decision
 
 
 # Kept per settings, so that a second run of the same settings in a process compiles nothing.
 @functools.lru_cache(maxsize=8)
-def compiled_act(config: Config, shielded: bool, policy: str = "task") -> Any:
+def compiled_act(config: Config, shielded: bool, policy: str = "task", imagined: Imagined | None = None) -> Any:
     """`act`, compiled; donates the carry."""
-    bound = functools.partial(act, config=config, shielded=shielded, dtype=compute_dtype(), policy=policy)
-    return jax.jit(bound, donate_argnums=1)
+    settings: dict[str, Any] = {"config": config, "shielded": shielded, "policy": policy, "imagined": imagined}
+    return jax.jit(functools.partial(act, dtype=compute_dtype(), **settings), donate_argnums=1)
 
 
 def _last_good(player: Player, carry: ActorState, is_first: Bool[Array, "envs"], like: Latent) -> Latent:
@@ -146,14 +150,14 @@ def _last_good(player: Player, carry: ActorState, is_first: Bool[Array, "envs"],
     return jax.tree.map(lambda leaf, same: leaf.astype(same.dtype), kept, like)
 
 
-def shield_problem(player: Player, config: Config) -> ShieldProblem:
-    """The world model, both policies and the safety critics as the shield takes them."""
+def shield_problem(player: Player, config: Config, imagined: Imagined | None = None) -> ShieldProblem:
+    """The world model, both policies and the safety critics as the shield takes them; `imagined` in place of the task policy."""
     psi, atoms = player.model.trace_formula()
     twins = player.critics.only("safety_a", "safety_b")
     critics: Callable[[Any], Any] = lambda latent: twins.values(latent.features)  # noqa: E731
     return ShieldProblem(
         rollout_fn=rollout(player.model.moves(), config.shield.steps),
-        policy=player.actors.task.act,
+        policy=player.actors.task.act if imagined is None else acting_on_decoded(player.model, imagined),
         backup=player.actors.backup.act,
         psi=psi,
         atoms=atoms,

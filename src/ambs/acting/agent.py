@@ -15,13 +15,15 @@ import numpy as np
 from ambs.acting.act import ActorState, Player, compiled_act, default_thresholds, initial_actor_state
 from ambs.acting.adapter import Interface
 from ambs.acting.fitting import check_meta, fitting
+from ambs.acting.imagined import Imagined, in_model_terms
 from ambs.acting.ranges import check_level, check_thresholds, executed
-from ambs.acting.worlds import make_envs, worlds_of
+from ambs.acting.worlds import check_world, make_envs, worlds_of
 from ambs.agent.behaviour import Behaviour
 from ambs.agent.update import init
 from ambs.config import LARGEST, Config
-from ambs.config.checks import MOST_ENVS, checked, short, whole
+from ambs.config.checks import MOST_ENVS, checked, function, short, whole
 from ambs.config.resolve import changed, from_dict, with_spec
+from ambs.envs.options import refuse_constant
 from ambs.envs.spaces import as_array
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import UserError
@@ -38,7 +40,7 @@ from ambs.storage.run_folder import RunFolder
 if TYPE_CHECKING:
     from ambs.acting.guard import Guard
 
-NEUTRAL = {"hold", "leave", "failsafe_after", "traces", "chunk", "label_threshold"}
+NEUTRAL = {"hold", "latch", "leave", "failsafe_after", "traces", "chunk", "label_threshold"}
 """Settings of a shield that leave the level in force what it was calibrated for."""
 BUSY = "this agent is deciding in another thread at the moment: load one for each thread"
 
@@ -53,8 +55,13 @@ class Agent:
         config: Config,
         worlds: Callable[[int], LabelledVectorEnv] | None = None,
         frames: int | None = None,
+        imagined: Imagined | None = None,
     ) -> None:
-        """`worlds` makes so many environments to play in; None: those of the settings, whosever they are."""
+        """`worlds` makes so many environments to play in; None: those of the settings, whosever they are. `imagined`: a policy in
+        the model's terms that acts in imagined futures in place of the task policy (`imagining`)."""
+        if not isinstance(config, Config):
+            raise UserError(f"an agent comes from ambs.load(run); its settings must be a Config, got {short(config)}")
+        self.imagined = imagined
         self.player, self.interface, self.config = player, interface, config
         self.worlds = worlds or functools.partial(make_envs, config)
         self._lock = threading.Lock()
@@ -83,7 +90,7 @@ class Agent:
                     "a prescient shield plays futures in the simulator, which an agent alone has not got: ambs eval"
                 )
             self.shielded = False
-        self._act = compiled_act(self.config, self.shielded, policy)
+        self._act = compiled_act(self.config, self.shielded, policy, self.imagined)
         self._carry: ActorState = initial_actor_state(self.player, batch)
         self._first = np.ones(batch, bool)
         self._thread: int | None = None
@@ -103,7 +110,13 @@ class Agent:
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.
             player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))
-        return Agent(player, self.interface, config, self.worlds, self.frames)
+        return Agent(player, self.interface, config, self.worlds, self.frames, self.imagined)
+
+    def imagining(self, policy: Imagined) -> "Agent":
+        """The same agent, in whose imagined futures this JAX function of (key, observation) acts, on what the model decodes, in
+        place of the task policy or the clone of one that is guarded. It gives an action of the environment."""
+        acting = in_model_terms(policy, self.interface)
+        return Agent(self.player, self.interface, self.config, self.worlds, self.frames, acting)
 
     def held_to(self, spec: str, say: Callable[[str], Any] = warnings.warn) -> "Agent":
         """The same agent behind a shield for another property over the atoms that its model knows: other Δ, n or Ψ, or a bounded
@@ -112,6 +125,7 @@ class Agent:
         What violates Ψ is counted by the new one: Φ of G Φ, Φ₁ ∨ Φ₂ of Φ₁ U Φ₂; F and X leave Ψ what it was.
         """
         known, before = self.interface.spec, self.config
+        function("say", say, "that takes a sentence")
         if self.player.model.heads.labels is None:
             raise UserError(
                 "this agent's model knows the cost of one formula and no atoms: it cannot be held to another"
@@ -123,12 +137,15 @@ class Agent:
             any_path=True,
         )
         psi = parse_formula(config.psi or "", known.atoms)
+        refuse_constant(psi)
         if (psi != known.psi or config.shield.path is not None) and before.shield.critics_used is not None:
             say(f"critics that were learned for {known.psi} are left out: all steps are imagined")
             config = changed(config, {"shield": {"critics": None, "rolled": None}})
         player = self.player._replace(model=self.player.model.for_formula(psi))
         interface = dataclasses.replace(self.interface, spec=known._replace(psi=psi))
-        return Agent(player, interface, config, functools.partial(_counting, self.worlds, psi), self.frames)
+        return Agent(
+            player, interface, config, functools.partial(_counting, self.worlds, psi), self.frames, self.imagined
+        )
 
     @property
     def asked(self) -> str:
@@ -145,10 +162,7 @@ class Agent:
 
     def restart(self, which: np.ndarray) -> None:
         """The next observation is the first of a new episode where `which` `[batch]` is true."""
-        ended = as_array("which of the episodes are over", which)
-        if ended.dtype != np.bool_ or ended.shape != (self.batch,):
-            raise UserError(f"restart takes {self.batch} truth values, got {ended.dtype} of shape {ended.shape}")
-        self._first = self._first | ended
+        self._first = self._first | self._truths("restart", which)
 
     def act(self, observation: Any, labels: Any = None, proposed: Any = None) -> Decision:
         """Decide on observations as the environment gives them, `[batch, …]`, or a single one if the batch is one.
@@ -185,9 +199,16 @@ class Agent:
         actions = self._wanted(executed)
         if not np.isfinite(actions).all():
             raise UserError("what was executed must be actions of the environment, and some of these are none")
-        where = np.ones(self.batch, bool) if which is None else np.asarray(which, bool)
+        where = np.ones(self.batch, bool) if which is None else self._truths("which", which)
         action = jnp.where(jnp.asarray(where)[:, None], jnp.asarray(actions), self._carry.action)
         self._carry = self._carry._replace(action=action)
+
+    def _truths(self, name: str, given: Any) -> np.ndarray:
+        """A truth value for each of the episodes `[batch]`."""
+        found = as_array(name, given)
+        if found.dtype != np.bool_ or found.shape != (self.batch,):
+            raise UserError(f"{name} takes {self.batch} truth values, got {found.dtype} of shape {found.shape}")
+        return found
 
     def _wanted(self, actions: Any) -> np.ndarray:
         """Actions of the environment in the model's terms `[batch, actions]`; NaN where one is none."""
@@ -347,14 +368,18 @@ def load(
     `say` gets a sentence about each damaged checkpoint that was passed over, and about what was trusted.
     """
     refuse_after_fork()
-    if not isinstance(run, str | Path):
+    if not isinstance(run, str | Path) or "\0" in str(run):
         raise UserError(f"load takes the path of a run folder, got {run!r}")
     if env is not None and not isinstance(env, str):
         raise UserError(f"env must be the run's environment as its name or module:factory, got {env!r}")
-    if not callable(say):
-        raise UserError(f"say must be a function that takes a sentence, got {say!r}")
+    function("say", say, "that takes a sentence")
+    trust = checked("trust", trust, bool)
+    if frames is not None:
+        frames = whole("frames", frames, 0)
     folder = RunFolder.open(Path(run))
     config = from_dict(folder.config)
+    if env is not None:
+        check_world(config, env)
     found = checkpoint.load(folder.checkpoints, frames, chunks=False)
     for sentence in (*found.skipped, *check_bound(found, folder, config, trust=trust)):
         say(sentence)

@@ -15,7 +15,7 @@ from ambs.acting.evaluate import evaluate as play
 from ambs.acting.fidelity import fidelity, verdict
 from ambs.acting.worlds import Make, make_envs
 from ambs.config import Config
-from ambs.config.checks import one_of
+from ambs.config.checks import function, one_of
 from ambs.data import Experience
 from ambs.errors import UserError
 from ambs.statistics import Interval
@@ -84,6 +84,8 @@ def evaluate(
     `make` makes the environment, or is its name; None: as the run's settings name it.
     """
     one_of("shield", shield, ("paired", "on", "off"))
+    if make is not None and not isinstance(make, str):
+        function("make", make, "that makes an environment, or the name of one")
     agent = run if isinstance(run, Agent) else load(run, env=make if isinstance(make, str) else None)
     if callable(make):
         agent.worlds = functools.partial(make_envs, agent.config, make=make)

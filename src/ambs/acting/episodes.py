@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ambs.acting.foreign import ForeignPolicy
+from ambs.config.checks import MOST_EPISODES, checked, whole
 from ambs.envs.spaces import check_action_space
 from ambs.envs.vector.vector import LabelledVectorEnv, episode_seed
 from ambs.errors import UserError
@@ -56,10 +57,9 @@ def record_episodes(
     """
     if envs.num_envs != 1 or envs.action_repeat != 1:
         raise UserError("episodes are recorded in one environment at a time, and action by action")
-    if not 0 <= explore <= 1:
+    if not 0 <= checked("explore", explore, float) <= 1:
         raise UserError(f"explore must lie in [0, 1], got {explore}")
-    if episodes < 1:
-        raise UserError(f"episodes must be at least 1, got {episodes}")
+    episodes, seed = whole("episodes", episodes, 1, MOST_EPISODES), whole("seed", seed, 0)
     check_action_space(envs.single_action_space)
     out.mkdir(parents=True, exist_ok=True)
     source = _source(policy, envs, deterministic)

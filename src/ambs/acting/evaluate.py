@@ -11,7 +11,7 @@ from ambs.acting.adapter import interface
 from ambs.acting.agent import Agent
 from ambs.acting.foreign import ForeignPolicy
 from ambs.acting.prescient import Prescient
-from ambs.config.checks import whole
+from ambs.config.checks import MOST_EPISODES, function, whole
 from ambs.errors import UserError
 from ambs.shield.rules import Decision
 from ambs.statistics import bootstrap_interval, mean_interval, share_interval
@@ -57,7 +57,9 @@ def evaluate(
     Worlds and noise depend on the numbers (and noise on how many play at once, `batch`) alone, so that two evaluations meet
     the same ones.
     """
-    episodes = whole("episodes", episodes, 1)
+    episodes, seed = whole("episodes", episodes, 1, MOST_EPISODES), whole("seed", seed, 0)
+    if on_step is not None:
+        function("on_step", on_step, "that takes how many episodes are over")
     rows: list[dict[str, Any]] = []
     size, end = min(episodes, batch or TOGETHER), begin + episodes
     envs = agent.worlds(size)
@@ -71,6 +73,8 @@ def evaluate(
         for first in range(begin, end, size):
             count = min(size, end - first)
             rows += _batch(agent, envs, first, count, seed, shield, policy, on_step, watch, asked, prescient)
+            if asked is not None and asked.failures == asked.count > 0:
+                raise UserError(f"the policy proposed nothing in {asked.count} steps: {asked.why}")
     finally:
         if prescient is not None:
             prescient.close()

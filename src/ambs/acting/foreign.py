@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import inspect
+import math
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from ambs.config.checks import checked
 from ambs.envs.contract import load_function
 from ambs.errors import UserError, one_line
 from ambs.shield.actions import last_resort, proposal
@@ -78,15 +80,18 @@ class ForeignPolicy:
         deterministic: bool = True,
         limit_ms: float | int | None = None,
     ) -> None:
-        if limit_ms is not None and not limit_ms > 0:
-            raise UserError(f"limit_ms must be above 0, or None for no limit, got {limit_ms}")
-        self.observation_space, self.action_space, self.limit_ms = observation_space, action_space, limit_ms
+        self.observation_space, self.action_space = observation_space, action_space
+        self.limit_ms = check_limit(limit_ms)
         self.policy = check_policy(policy)
         self._resort = last_resort(None, action_space)
         self._ask, self._alone = _asking(policy, deterministic)
         self._running: threading.Thread | None = None
         self._size = 0
         self._whole: bool | None = None
+        self.count = self.failures = 0
+        """Observations that it was asked about, and those of them to which it proposed nothing."""
+        self.why = ""
+        """What went wrong last."""
         self.reset()
 
     def reset(self) -> None:
@@ -112,8 +117,10 @@ class ForeignPolicy:
         except _Failed as failure:
             answers = [_Answer(None, str(failure), shaped=False)] * start.size
         milliseconds = 1000 * (time.perf_counter() - begun)
+        self.why = next((answer.why for answer in answers if answer.why), self.why)
         actions = [self._resort if answer.action is None else answer.action for answer in answers]
         failed = np.array([answer.action is None for answer in answers], bool)
+        self.count, self.failures = self.count + failed.size, self.failures + int(failed.sum())
         return Proposals(np.stack(actions), failed, [answer.why for answer in answers], milliseconds)
 
     def _within_limit(self, work: Callable[[], Any]) -> Any:
@@ -241,6 +248,16 @@ def check_policy(policy: Any) -> Any:
     if not (_predicts(policy) or _acts(policy) or callable(policy)):
         raise UserError(f"{KINDS}; got {type(policy).__name__}")
     return policy
+
+
+def check_limit(limit_ms: Any) -> float | None:
+    """Milliseconds that a policy may take, or None."""
+    if limit_ms is None:
+        return None
+    limit: float = checked("limit_ms", limit_ms, float)
+    if not 0 < limit < math.inf:
+        raise UserError(f"limit_ms must be above 0, or None for no limit, got {limit_ms}")
+    return limit
 
 
 def _import_file(place: str) -> ModuleType:

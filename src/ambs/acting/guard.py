@@ -9,7 +9,10 @@ import numpy as np
 from gymnasium import spaces
 
 from ambs.acting.agent import Agent
-from ambs.acting.foreign import ForeignPolicy, Proposals, check_policy
+from ambs.acting.foreign import ForeignPolicy, Proposals, check_limit, check_policy
+from ambs.acting.imagined import Imagined
+from ambs.config.checks import LARGEST, checked, short, whole
+from ambs.envs.spaces import as_array
 from ambs.errors import UserError
 from ambs.shield.rules import Decision, Reason
 
@@ -60,11 +63,17 @@ class Guard:
         failsafe: Any = None,
         limit_ms: float | int | None = LIMIT_MS,
         deterministic: bool | None = None,
+        imagined: Imagined | None = None,
         seed: int = 0,
     ) -> None:
-        """`deterministic`: whether a policy that knows the difference is asked for its best action; None: as in training."""
-        self.agent, self.policy, self.limit_ms, self.seed = agent, check_policy(policy), limit_ms, seed
-        self.deterministic = agent.config.training.deterministic if deterministic is None else deterministic
+        """`deterministic`: whether a policy that knows the difference is asked for its best action; None: as in training.
+        `imagined`: the same policy as a JAX function of (key, observation), which acts in imagination in place of its clone."""
+        if not isinstance(agent, Agent):
+            raise UserError(f"a guard is made of an agent, such as ambs.load(run) gives, got {short(agent)}")
+        agent = agent if imagined is None else agent.imagining(imagined)
+        self.agent, self.policy, self.limit_ms = agent, check_policy(policy), check_limit(limit_ms)
+        self.seed, usual = whole("seed", seed, 0, LARGEST), agent.config.training.deterministic
+        self.deterministic = usual if deterministic is None else checked("deterministic", deterministic, bool)
         self.action_space = _action_space(agent)
         self.failsafe = agent.interface.last_resort() if failsafe is None else _action("failsafe", failsafe, self)
         self.counts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
@@ -88,7 +97,7 @@ class Guard:
         begun = time.perf_counter()
         seen, single = self._seen(observation)
         self._begin(seen, episode_start)
-        given = np.asarray(proposed)
+        given = as_array("a proposed action", proposed)
         given = given[None] if single and given.shape == self.action_space.shape else given
         found = _checked(given, self._batch, self.action_space)
         return self._decided(seen, labels, found, single, begun)
@@ -134,18 +143,25 @@ class Guard:
     def _seen(self, observation: Any) -> tuple[Any, bool]:
         """The observations with an axis of environments, and whether that had to be added."""
         if isinstance(observation, dict):
-            parts = {name: as_numpy(part) for name, part in observation.items()}
+            parts = {name: _rows(part) for name, part in observation.items()}
             single = all(part.ndim in (1, 3) for part in parts.values())
+            sizes = {1 if single else 0 if part.ndim in (1, 3) else len(part) for part in parts.values()}
+            if len(sizes) != 1:
+                raise UserError(
+                    "an observation must have parts, all of one environment, or of as many environments each"
+                )
             return {name: part[None] if single else part for name, part in parts.items()}, single
-        array = as_numpy(observation)
+        array = _rows(observation)
         return (array[None], True) if array.ndim in (1, 3) else (array, False)
 
     def _begin(self, seen: Any, episode_start: Any) -> np.ndarray:
         """Which rows begin an episode; the agent is told."""
         rows = len(next(iter(seen.values()))) if isinstance(seen, dict) else len(seen)
-        first = np.zeros(rows, bool) if episode_start is None else np.array(episode_start, bool).reshape(-1)
-        if first.shape != (rows,):
-            raise UserError(f"episode_start must have {rows} truth values, got {first.size}")
+        told = np.zeros(rows, bool) if episode_start is None else as_array("episode_start", episode_start)
+        first = np.array(told.reshape(-1))
+        if first.shape != (rows,) or first.dtype.kind not in "biu" or not np.isin(first, (0, 1)).all():
+            raise UserError(f"episode_start must be {rows} truth values, got {short(episode_start)}")
+        first = first.astype(bool)
         if not self._started or rows != self._batch:
             self.agent.start(rows, self.seed, shield=True)
             self._batch, self._started = rows, True
@@ -173,10 +189,18 @@ class Guard:
         return GuardDecision._make((*rows, milliseconds, found.milliseconds))
 
 
+def _rows(part: Any) -> np.ndarray:
+    """An array that can be an observation, or a batch of them."""
+    array = part if np.ma.is_masked(part) else as_numpy(part)
+    if array.dtype.kind not in "fiub" or array.ndim == 0 or not len(array):
+        raise UserError(f"an observation must be an array of numbers, or a dictionary of such, got {short(part)}")
+    return array
+
+
 def as_numpy(part: Any) -> np.ndarray:
     """An array of NumPy, or a view of a tensor of whatever library shares its memory (DLPack)."""
     if isinstance(part, np.ndarray) or not hasattr(part, "__dlpack__"):
-        return np.asarray(part)
+        return as_array("an observation, or an action,", part)
     try:
         return np.from_dlpack(part)
     except (BufferError, RuntimeError, TypeError, ValueError):  # On a device, or with gradients, or of another kind.

@@ -4,15 +4,22 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from ambs.acting.guard import Guard, GuardDecision, as_numpy
+from ambs.config.checks import short
+from ambs.errors import UserError
+from ambs.spec.formula import Atoms
 
 
 class GuardedEnv(gym.Wrapper):
     """`step(action)` proposes; the guard decides; `info["shield"]` holds its `GuardDecision`, `info["action"]` what was done."""
 
     def __init__(self, env: gym.Env, guard: Guard) -> None:
+        if not isinstance(env, gym.Env):
+            raise UserError(f"Shielded needs a gymnasium.Env, got {short(env)}")
+        _check(guard, env.action_space, getattr(env.unwrapped, "atoms", None))
         super().__init__(env)
         self.guard = guard
         self._observation: Any = None
@@ -45,6 +52,9 @@ class ShieldedVector(VectorWrapper):
     """
 
     def __init__(self, env: VectorEnv, guard: Guard) -> None:
+        if not isinstance(env, VectorEnv):
+            raise UserError(f"ShieldedVector needs a gymnasium.vector.VectorEnv, got {short(env)}")
+        _check(guard, env.single_action_space, getattr(env.unwrapped, "atoms", None))
         super().__init__(env)
         self.guard = guard
         self._same_step = env.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
@@ -82,3 +92,20 @@ class ShieldedVector(VectorWrapper):
         labels = self._labels
         known = isinstance(labels, np.ndarray) and labels.dtype == np.bool_ and labels.ndim == 2
         return labels if known else None
+
+
+def _check(guard: Any, space: gym.Space, atoms: Any) -> None:
+    """Refuse what is no guard, and one whose actions or labels are not the environment's."""
+    if not isinstance(guard, Guard):
+        raise UserError(f"a guard is needed, such as ambs.load(run).guard(policy) gives, got {short(guard)}")
+    ours, known = guard.action_space, guard.agent.interface.spec.atoms
+    alike = type(ours) is type(space) and ours.shape == space.shape
+    if isinstance(ours, spaces.Box) and isinstance(space, spaces.Box) and alike:
+        alike = bool((ours.low >= space.low - 1e-5).all() and (ours.high <= space.high + 1e-5).all())
+    elif isinstance(ours, spaces.Discrete) and isinstance(space, spaces.Discrete):
+        alike = (ours.n, ours.start) == (space.n, space.start)
+    if not alike:
+        raise UserError(f"the guard was made for actions in {ours}, and the environment's are in {space}")
+    if isinstance(atoms, Atoms) and atoms != known:
+        told, theirs = (", ".join(one.names) for one in (known, atoms))
+        raise UserError(f"the guard knows the labels {told}, and the environment's are {theirs}")

@@ -23,6 +23,14 @@ def rehearse(config: Config) -> None:
         envs.close()
 
 
+def check_given(config: Config, policy: Any) -> None:
+    """Refuse a policy where none is guarded, and none where one is."""
+    if config.guards and policy is None:
+        raise UserError("method guard needs the policy that acts (--policy module:factory, policy=…)")
+    if policy is not None and not config.guards:
+        raise UserError(f"method {config.method} takes no policy: guard does")
+
+
 def check_started(config: Config, infos: dict[str, Any]) -> None:
     """Refuse environments none of which could be reset; `infos` are those of the reset."""
     if len(infos["faults"]) == len(infos["labels"]):

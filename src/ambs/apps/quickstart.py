@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ambs.errors import UserError
+from ambs.report.outcomes import END
 from ambs.storage.files import write_atomic
 from ambs.storage.run_folder import RunFolder, read_rows
 from ambs.storage.subprocesses import Child, launch, stop
@@ -44,10 +45,10 @@ def wait(children: list[Child], on_progress: Callable[[str, dict[str, Any]], Non
         time.sleep(0.5)
 
 
-def last_quarter(run: Path) -> dict[str, float]:
+def last_quarter(run: Path) -> dict[str, Any]:
     """Training episodes that ended in the last quarter of the frames: return, violating frames per 1000, override rate."""
     frames = RunFolder.open(run).config["training"]["frames"]
-    rows = [row for row in read_rows(run / "episodes.jsonl") if row["frames"] > 0.75 * frames]
+    rows = [row for row in read_rows(run / "episodes.jsonl") if row["frames"] > (1 - END) * frames]
     if not rows:
         raise UserError(f"no episode of {run} ended in the last quarter of its frames")
     return {
@@ -94,7 +95,7 @@ def evaluate(runs: dict[str, Path], episodes: int, seed: int) -> dict[str, Any]:
     return found
 
 
-def verdict(training: dict[str, dict[str, float]], evaluation: dict[str, Any]) -> dict[str, Any]:
+def verdict(training: dict[str, dict[str, Any]], evaluation: dict[str, Any]) -> dict[str, Any]:
     """What was to be shown, and whether it held for this seed."""
     off, on = training[UNSHIELDED], training[SHIELDED]
     chance = evaluation["random"]["return"]

@@ -62,7 +62,7 @@ def _print(summary: dict[str, Any]) -> None:
             _say(console, f"{part['env']}: {sentence}.")
         _table(
             console,
-            f"{part['env']} at {part['frames']:,} frames: violations in all of them, the rest over their last tenth",
+            f"{part['env']} at {part['frames']:,} frames: violations in all of them, the rest over their last quarter",
             tables.outcomes(part, brief=True),
             apart=True,
         )

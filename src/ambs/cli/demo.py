@@ -7,6 +7,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from ambs.cli.words import refuse_file
+
+MOST_EPISODES = 10_000
+"""Whose pictures and futures are kept until all are over."""
+
 
 @dataclass(frozen=True)
 class Demo:
@@ -32,14 +37,15 @@ class Demo:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         from ambs.apps.demo import run
-        from ambs.config import LARGEST
+        from ambs.config.checks import whole
         from ambs.errors import UserError
         from ambs.shield import ShieldConfig
 
-        if self.episodes < 1:
-            raise UserError(f"--episodes must be at least 1, got {self.episodes}")
-        if not 0 <= self.seed <= LARGEST:
-            raise UserError(f"--seed must lie between 0 and {LARGEST}, got {self.seed}")
+        refuse_file("--out", self.out)
+        whole("--episodes", self.episodes, 1, MOST_EPISODES)
+        whole("--seed", self.seed, 0)
+        if not 0 < self.safety_level < 1:
+            raise UserError(f"--safety-level must lie strictly between 0 and 1, got {self.safety_level}")
         error = float(Decimal("0.9") * Decimal(str(self.safety_level)))
         config = ShieldConfig(safety_level=self.safety_level, approximation_error=error, horizon=self.horizon)
         console = Console()

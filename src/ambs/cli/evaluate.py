@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import tyro
 
+from ambs.cli.words import refuse_file
 from ambs.errors import UserError
 
 
@@ -60,14 +61,16 @@ class Evaluate:
     def run(self) -> int:
         """Play and report."""
         from ambs.cli.train import prepare_device
-        from ambs.config.checks import one_of
+        from ambs.config.checks import MOST_EPISODES, one_of, whole
         from ambs.config.resolve import from_dict
         from ambs.storage.run_folder import RunFolder
 
         if ":" not in self.policy:
             one_of("--policy", self.policy, ("task", "backup", "random"))
-        if self.episodes < 1 or self.seed < 0:
-            raise UserError("--episodes must be at least 1 and --seed at least 0")
+        refuse_file("--record", self.record)
+        refuse_file("--video", self.video)
+        whole("--episodes", self.episodes, 1, MOST_EPISODES)
+        whole("--seed", self.seed, 0)
         if self.examine is not None and (self.record is None or (self.examine != "all" and self.examine < 1)):
             raise UserError("--examine must be `all` or a number from 1 on, and goes with --record")
         if self.policy == "random" and (self.shield in ("on", "paired") or self.spec or self.labels):

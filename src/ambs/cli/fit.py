@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ambs.cli.words import refuse_file
+
 if TYPE_CHECKING:
     from ambs.training.offline import Offline
     from ambs.training.session import Session
@@ -44,6 +46,7 @@ class Fit:
         """Learn."""
         from ambs.cli.train import prepare_device, read_settings, watch
 
+        refuse_file("--out", self.out)
         changes = read_settings(self.config) if self.config is not None else None
         prepare_device(self.device, "xxs" if self.preset == "guard" else "xs")
 

@@ -47,18 +47,17 @@ class Foresight:
     def run(self) -> int:
         """Play, measure, report."""
         from ambs.cli.train import prepare_device
+        from ambs.config.checks import MOST_EPISODES, whole
         from ambs.config.resolve import from_dict
-        from ambs.errors import UserError
-        from ambs.shield.config import MOST_TRACES
+        from ambs.shield.config import MOST_STEPS, MOST_TRACES
         from ambs.storage.files import finite, to_json, write_atomic
         from ambs.storage.run_folder import RunFolder
 
+        most = {"episodes": MOST_EPISODES, "horizon": MOST_STEPS, "traces": MOST_TRACES, "branched": MOST_EPISODES}
         for name, least in (("episodes", 1), ("horizon", 1), ("traces", 1), ("branched", 0), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"--{name} must be at least {least}, got {value}")
-        if self.traces > MOST_TRACES:
-            raise UserError(f"--traces must be at most {MOST_TRACES}, got {self.traces}")
+            if value is not None:
+                whole(f"--{name}", value, least, most.get(name))
         prepare_device("auto", from_dict(RunFolder.open(self.run_folder).config).model.size)
         result = finite({"run": str(self.run_folder), **self._measure()})
         path = self.run_folder / "foresight.json"

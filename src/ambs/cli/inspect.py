@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from ambs.cli.words import refuse_file, refuse_folder
 from ambs.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class Inspect:
         from ambs.inspector import write
         from ambs.inspector.recording import find
 
+        refuse_file("--out", self.out)
+        refuse_folder("--figure", self.figure)
+        refuse_folder("--audit", self.audit)
         if self.step is not None and self.figure is None:
             raise UserError("--step is the step of a figure, and goes with --figure")
         glances, notes = write.look_through(self._chosen(find(self.recorded)))
@@ -63,7 +67,7 @@ class Inspect:
             return paths
         chosen = [path for path in paths if path.stem == self.episode]
         if not chosen:
-            raise UserError(f"there is no {self.episode}; there are {', '.join(path.stem for path in paths)}")
+            raise UserError(f"there is no {self.episode!r}; there are {', '.join(path.stem for path in paths)}")
         return chosen
 
     def _pages(self, glances: list[Glance]) -> None:

@@ -107,7 +107,7 @@ def _run(args: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(f"ambs: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        print(f"ambs: {_of_files(error)}", file=sys.stderr)
         return 2
     except Exception as error:
         told = _lacking(error)
@@ -118,6 +118,13 @@ def _run(args: list[str]) -> int:
     except KeyboardInterrupt:
         print("\nambs: stopped", file=sys.stderr)
         return 130
+
+
+def _of_files(error: OSError) -> str:
+    """What was wrong with a file or a folder."""
+    if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
+        return f"{error.filename} cannot be a folder: it is a file, or lies in one; name a folder"
+    return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
 
 
 def _lacking(error: Exception) -> str:

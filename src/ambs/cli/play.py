@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 STRIP = 28
 """Height of the strip of labels under each picture, pixels."""
+MOST_STEPS = 100_000
+"""Pictures that are kept until all are there."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,12 @@ class Play:
 
     def run(self) -> int:
         """Play, draw, write."""
-        from ambs.config.checks import MOST_PIXELS
+        from ambs.config.checks import MOST_PIXELS, whole
         from ambs.envs import make
         from ambs.spec.formula import Atoms
 
-        if self.steps < 1:
-            raise UserError(f"steps must be at least 1, got {self.steps}")
-        if self.seed < 0:
-            raise UserError(f"seed must be at least 0, got {self.seed}")
+        whole("--steps", self.steps, 1, MOST_STEPS)
+        whole("--seed", self.seed, 0)
         if not 32 <= self.size <= MOST_PIXELS:
             raise UserError(f"size must be at least 32 pixels and at most {MOST_PIXELS}, got {self.size}")
         path = Path(self.video)

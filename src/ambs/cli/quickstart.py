@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ambs.cli.words import refuse_file
 from ambs.config.methods import title_with_shield
 from ambs.errors import STOPPED
 
@@ -36,11 +37,15 @@ class Quickstart:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         from ambs.apps.quickstart import SHIELDED, UNSHIELDED, compare, start, wait
-        from ambs.errors import UserError
+        from ambs.config.checks import MOST_EPISODES, whole
+        from ambs.config.resolve import resolve
         from ambs.storage.subprocesses import stop
 
-        if self.seed < 0 or self.episodes < 2:
-            raise UserError("--seed must be at least 0 and --episodes at least 2")
+        refuse_file("--out", self.out)
+        whole("--seed", self.seed, 0)
+        whole("--episodes", self.episodes, 2, MOST_EPISODES)
+        if self.frames is not None:
+            resolve("quickstart", changes={"training": {"frames": self.frames}}).refuse_futile()
         import_module("ambs.report.quickstart_plot")  # What is missing is said at once, not after the training.
         console = Console()
         out = self.out / f"quickstart-s{self.seed}-{time.strftime('%Y%m%d-%H%M%S')}"

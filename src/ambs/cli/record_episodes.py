@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import tyro
 
+from ambs.cli.words import refuse_file
 from ambs.errors import STOPPED
 
 
@@ -49,6 +50,7 @@ class RecordEpisodes:
         from ambs.envs.registration import make_vector
         from ambs.training.signals import stopping
 
+        refuse_file("--out", self.out)
         policy = None if self.policy == "random" else load_policy(self.policy)
         options: dict[str, Any] = {"serial": True} if ":" in self.env else {}
         options |= {} if self.observation is None else {"observation": self.observation}

@@ -8,6 +8,8 @@ from typing import Literal
 
 import tyro
 
+from ambs.cli.words import refuse_folder
+
 OTHERS = (".pdf", ".svg", ".jpg", ".jpeg", ".gif", ".tex", ".txt", ".xlsx")
 """Ends of names that promise what is not written."""
 
@@ -53,8 +55,7 @@ class Report:
     def _target(self) -> tuple[Path, Literal["html", "md", "png", "csv", "json"]]:
         from ambs.errors import UserError
 
-        if self.out is not None and self.out.is_dir():
-            raise UserError(f"--out must be a file, and {self.out} is a folder")
+        refuse_folder("--out", self.out)
         if self.out is None:
             kind = self.format or "html"
             return Path(f"report.{kind}"), kind

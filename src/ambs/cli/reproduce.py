@@ -9,6 +9,7 @@ from typing import Literal
 
 import tyro
 
+from ambs.cli.words import refuse_file
 from ambs.errors import UserError
 
 
@@ -92,7 +93,6 @@ class Reproduce:
 
     def _out(self) -> Path:
         if self.out is not None:
-            if self.out.exists() and not self.out.is_dir():
-                raise UserError(f"--out must be a folder, and {self.out} is a file")
+            refuse_file("--out", self.out)
             return self.out
         return Path("runs") / (f"reproduce-{self.scale}" + ("-paper" if self.semantics == "paper" else ""))

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import tyro
 
 from ambs.cli.train import prepare_device, watch
+from ambs.cli.words import refuse_file
 from ambs.config import Config
 
 
@@ -46,13 +47,13 @@ class Train:
 
     def run(self) -> int:
         """Train, with a display."""
-        self.settings.training.refuse_futile()
+        refuse_file("--out", self.out)
+        self.settings.refuse_futile()
         if self.dry_run:
             from ambs.acting.foreign import load_policy
-            from ambs.acting.rehearsal import rehearse
+            from ambs.acting.rehearsal import check_given, rehearse
 
-            if self.policy is not None:
-                load_policy(self.policy)
+            check_given(self.settings, None if self.policy is None else load_policy(self.policy))
             rehearse(self.settings)
             print(json.dumps(asdict(self.settings), indent=1))
             return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from pathlib import Path
 
 from ambs.errors import UserError
 
@@ -21,6 +22,19 @@ def refuse_empty(args: list[str]) -> None:
             raise UserError(f"{option} is empty: name a file or a folder (. is the current one)")
         if not word and args[0] in OF_PATHS and not before.startswith("--"):
             raise UserError(f"{args[0]} is given an empty name: name a file or a folder (. is the current one)")
+
+
+def refuse_file(option: str, path: Path | None) -> None:
+    """Refuse a file, or a place in one, where a folder is to be made: before anything is begun in vain."""
+    there = next((place for place in (path, *path.parents) if place.exists()), None) if path is not None else None
+    if there is not None and not there.is_dir():
+        raise UserError(f"{option} must be a folder, and {there} is a file")
+
+
+def refuse_folder(option: str, path: Path | None) -> None:
+    """Refuse a folder where a file is to be written."""
+    if path is not None and path.is_dir():
+        raise UserError(f"{option} must be a file, and {path} is a folder")
 
 
 def refuse_twice(args: list[str], aliases: Mapping[str, str] | None = None) -> None:

@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -20,6 +21,8 @@ MOST_ENVS = 1_000_000
 """Environments side by side, and episodes that an agent plays at once."""
 MOST_PIXELS = 4096
 """Of a picture's side."""
+MOST_EPISODES = 1_000_000
+"""Played one after the other for one figure, or one folder."""
 
 
 def of_types(settings: Any) -> None:
@@ -72,6 +75,20 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise UserError(f"{name} must be a whole number {bounds}, got {short(value)}")
     return number
+
+
+def function(name: str, value: Any, takes: str) -> Any:
+    """A function, or whatever can be called; `takes` says with what."""
+    if not callable(value):
+        raise UserError(f"{name} must be a function {takes}, got {short(value)}")
+    return value
+
+
+def folder(name: str, value: Any) -> Path:
+    """The path of a folder, there or to be made."""
+    if not isinstance(value, str | Path) or "\0" in str(value):
+        raise UserError(f"{name} must be the path of a folder, got {short(value)}")
+    return Path(value)
 
 
 def short(value: Any) -> str:

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ambs.config.checks import checked, one_of, short, types_of
+from ambs.config.checks import checked, function, one_of, short, types_of
 from ambs.config.methods import METHODS
 from ambs.config.migration import MOVED, completed, migrated
 from ambs.config.presets import PRESETS
@@ -40,8 +40,8 @@ def resolve(
     changes = {} if changes is None else changes
     if not isinstance(changes, Mapping):
         raise UserError(f"changes must be a mapping of settings, such as {{'seed': 3}}, got {short(changes)}")
-    if say is not None and not callable(say):
-        raise UserError(f"say must be a function that takes a sentence, got {short(say)}")
+    if say is not None:
+        function("say", say, "that takes a sentence")
     config = PRESETS[one_of("preset", preset, PRESETS)]()
     if _agreed("semantics", semantics, changes, SEMANTICS, config.semantics) == "paper":
         config = with_paper_semantics(config)
@@ -160,7 +160,9 @@ def with_spec(config: Config, text: str, atoms: Atoms | None = None, *, any_path
     path = wanted.path
     always = path if isinstance(path, Always) else None
     if (always is None and not any_path) or not path.bound() or not wanted.bound:
-        raise UserError(f"spec must have the form 'P>=0.9 [ G<=30 !hazard ]', got {text!r}")
+        raise UserError(
+            f"spec must have the form 'P>=0.9 [ G<=30 !hazard ]', with a probability above 0 and 1 step or more, got {text!r}"
+        )
     if wanted.comparison != ">=":
         raise UserError(f"spec must ask for a probability of at least so much (P>=…), got {text!r}")
     level, error = float(1 - wanted.bound), config.shield.approximation_error

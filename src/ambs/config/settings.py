@@ -272,6 +272,8 @@ class TrainingConfig:
     def refuse_futile(self) -> None:
         """Refuse what would end without having learned anything: apart, since such a run, once made, can still be read."""
         steps = math.ceil(self.frames / self.action_repeat)
+        if self.length < 2:
+            raise UserError(f"length must be at least 2, for a single step shows no transition, got {self.length}")
         if self.prefill > steps:
             raise UserError(
                 f"a prefill of {self.prefill} steps leaves nothing to learn in: {self.frames} frames are {steps} steps; lower "
@@ -374,6 +376,16 @@ class Config:
         if self.model.open_loop >= self.training.length:
             raise UserError(
                 f"model.open_loop must be below training.length, {self.training.length} steps, got {self.model.open_loop}"
+            )
+
+    def refuse_futile(self) -> None:
+        """Refuse what would end without having learned anything, or would never set the level in force."""
+        self.training.refuse_futile()
+        kept, window = self.training.capacity // self.training.envs, self.calibration.context + self.shield.horizon
+        if self.calibration.every and window > kept:
+            raise UserError(
+                f"calibration.context and the shield's horizon make windows of {window} steps, and training.capacity keeps "
+                f"{kept} of each environment: lower the one or raise the other"
             )
 
 

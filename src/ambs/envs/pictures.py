@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ambs.config.checks import MOST_PIXELS, short
 from ambs.envs.spaces import SIDE, channel_axis, is_picture, parts_of
 from ambs.errors import UserError
 
@@ -21,8 +22,8 @@ def with_pictures(env: Any, size: int = 64) -> PictureEnv:
     """
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"with_pictures needs a gymnasium.Env, got {type(env).__name__}")
-    if not isinstance(size, int) or size < SIDE or size % SIDE:
-        raise UserError(f"size must be a multiple of {SIDE} pixels, got {size!r}")
+    if not isinstance(size, int) or not SIDE <= size <= MOST_PIXELS or size % SIDE:
+        raise UserError(f"size must be a multiple of {SIDE} pixels, {MOST_PIXELS} at most, got {short(size)}")
     return PictureEnv(env, size)
 
 

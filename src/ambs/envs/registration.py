@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from ambs.config.checks import checked
 from ambs.envs.vector.replicas import Factory
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import UserError
@@ -98,7 +99,7 @@ def _many_foreign(
     from ambs.envs.vector.serial import SerialVectorEnv
 
     del observation
-    kind = SerialVectorEnv if serial else ProcessVectorEnv
+    kind = SerialVectorEnv if checked("serial", serial, bool) else ProcessVectorEnv
     _refuse_unknown(options, str(env), kind)
     return kind(load_factory(env) if isinstance(env, str) else env, num_envs, **options)
 

@@ -1,10 +1,11 @@
 """Environment states as plain arrays: random generators included, and packable into one vector without losing a bit."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from ambs.config.checks import short
 from ambs.errors import UserError
 
 Snapshot = dict[str, np.ndarray]
@@ -48,6 +49,14 @@ def unpack(words: np.ndarray, like: Snapshot) -> Snapshot:
         snapshot[name] = np.frombuffer(data[start:stop], dtype=array.dtype).reshape(array.shape).copy()
         start = stop
     return snapshot
+
+
+def check_state(owner: str, state: Any, names: Iterable[str]) -> None:
+    """Refuse what has not got these fields; their shapes are not looked at, for this is called at every imagined step."""
+    if not isinstance(state, Mapping) or not all(name in state for name in names):
+        raise UserError(
+            f"the state of {owner} must be what get_state gave, with {', '.join(names)}, got {short(state)}"
+        )
 
 
 def check_fields(state: Snapshot, like: Snapshot, owner: str) -> None:

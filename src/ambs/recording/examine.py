@@ -36,7 +36,7 @@ ALWAYS = 2
 """Decisions of an episode that are looked into however long it takes."""
 SHARE = 0.7
 """Of the evaluation's time that a recording may take."""
-NO_TRACES = (Reason.ALREADY_UNSAFE, Reason.NON_FINITE)
+NO_TRACES = (Reason.ALREADY_UNSAFE, Reason.NON_FINITE, Reason.LATCHED)
 
 
 class Limits(NamedTuple):

@@ -109,8 +109,7 @@ def _decoded(player: Player, reel: Float[Array, "worst time features"], shown: A
     image = vector = None
     if spec.image:
         some = jnp.take_along_axis(reel, shown[:, :, None] - 1, axis=1)
-        image = jax.vmap(jax.vmap(lambda features: model.decoder(features)["image"]))(some)
-        image = (jnp.clip(image, 0, 1) * 255).round().astype(jnp.uint8)
+        image = jax.vmap(jax.vmap(lambda features: model.seen(features)["image"]))(some)
     if spec.vector:
-        vector = jax.vmap(jax.vmap(lambda features: spec.natural(model.decoder(features)["vector"])))(reel)
+        vector = jax.vmap(jax.vmap(lambda features: model.seen(features)["vector"]))(reel)
     return image, vector

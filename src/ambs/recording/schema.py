@@ -249,7 +249,9 @@ class Episode:
         if (decided := self.steps.decided) is None:
             return 0, 0
         looked: Any = [] if self.examination.futures is None else self.examination.futures.step
-        without = [code for name, code in self.facts.reasons.items() if name in ("already_unsafe", "non_finite")]
+        without = [
+            code for name, code in self.facts.reasons.items() if name in ("already_unsafe", "non_finite", "latched")
+        ]
         unseen = ~np.isin(np.arange(self.facts.steps), looked) & ~np.isin(decided.reason, without)
         overridden, near = decided.overridden, ~decided.overridden & (decided.violating > 0)
         return int((unseen & overridden).sum()), int((unseen & near).sum())

@@ -75,7 +75,7 @@ def _environment(index: int, part: dict[str, Any], coverage: dict[str, str]) -> 
         tag("h2", part["env"]),
         tag(
             "p",
-            f"Compared at {part['frames']:,} frames: violations in all of them, other figures over their last tenth; "
+            f"Compared at {part['frames']:,} frames: violations in all of them, other figures over their last quarter; "
             f"curves are means over the {WINDOW:.0%} of the frames before each point.",
             class_="soft",
         ),
@@ -98,7 +98,7 @@ def _card(group: dict[str, Any]) -> Html:
     found = group["outcomes"]
     lines = [
         tag("div", tag("dt", title), tag("dd", *_big(found.get(key))), class_="headline")
-        for key, title in (("return", "return, last tenth"), ("violations", "violations in all"))
+        for key, title in (("return", "return, last quarter"), ("violations", "violations in all"))
     ]
     small = [
         join(tag("dt", title), tag("dd", cells.interval(found[key]["mean"])))

@@ -10,8 +10,8 @@ from ambs.report.groups import Group
 from ambs.report.runs import Run
 from ambs.statistics import Interval, difference, holm, iqm_interval, mean_interval
 
-END = 0.1
-"""Figures of the "last tenth" are means over this last share of the frames."""
+END = 0.25
+"""Figures of the "last quarter" are means over this last share of the frames, here and in the quickstart's verdict."""
 ENOUGH = 0.98
 """A run that has this share of the compared frames takes part."""
 
@@ -34,18 +34,22 @@ class Outcome:
 
 
 OUTCOMES = (
-    Outcome("return", "episode return, last tenth", "return", recent_mean("episodes", "return"), "more", -np.inf, compared=True),
+    Outcome(
+        "return", "episode return, last quarter", "return", recent_mean("episodes", "return"), "more", -np.inf, compared=True,
+    ),
     Outcome("violations", "cumulative violations", "violations", total("violations"), "less", compared=True),
     Outcome(
-        "violations_per_1000", "violations per 1000 frames, last tenth", "violations / 1000",
+        "violations_per_1000", "violations per 1000 frames, last quarter", "violations / 1000",
         recent_ratio("violations", "frames", 1000.0), "less", most=1000.0, compared=True,
     ),
-    Outcome("override_rate", "override rate, last tenth", "override rate", recent_ratio("overrides", "decisions"), "", most=1.0),
     Outcome(
-        "switches", "control switches per 1000 steps, last tenth", "switches / 1000",
+        "override_rate", "override rate, last quarter", "override rate", recent_ratio("overrides", "decisions"), "", most=1.0,
+    ),
+    Outcome(
+        "switches", "control switches per 1000 steps, last quarter", "switches / 1000",
         recent_ratio("switches", "agent_steps", 1000.0), "", most=1000.0,
     ),
-    Outcome("traces", "traces per decision, last tenth", "traces / decision", recent_ratio("traces", "decisions"), ""),
+    Outcome("traces", "traces per decision, last quarter", "traces / decision", recent_ratio("traces", "decisions"), ""),
 )  # fmt: skip
 
 

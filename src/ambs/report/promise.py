@@ -13,7 +13,7 @@ USUAL = {"failure_probability": 0.01}
 
 
 def asked_of_shields(groups: list[Group], outcomes: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Per settings of a shield that is on: the methods that had them, and `asked_in_words` with the last tenth's futures."""
+    """Per settings of a shield that is on: the methods that had them, and `asked_in_words` with the last quarter's futures."""
     found: dict[str, list[str]] = {}
     used: dict[str, list[str]] = {}
     for group, outcome in zip(groups, outcomes, strict=True):

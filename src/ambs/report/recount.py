@@ -117,17 +117,21 @@ def _counted(group: Group, psi: Formula) -> Group:
 
 def _recounted(run: Run, psi: Formula) -> Run:
     """The run with its totals of violations made from the labels of its episodes."""
+    known: Any = run.status.get("atoms")
+    unknown = [name for name in psi.atoms() if isinstance(known, list) and name not in known]
+    if unknown:
+        raise _MissingError(
+            f"the environment of {run.name} does not label {unknown[0]!r}; it labels {', '.join(known)}"
+        )
     rows = frames_by_labels(run.path)
+    if not rows:
+        raise _MissingError(f"no episode of {run.name} has ended")
     lacking = sum(row is None for row in rows)
-    if lacking or not rows:
-        which = f"{lacking} of the {len(rows)} episodes" if rows else "any episode"
+    if lacking or not isinstance(known, list):
+        which = f"{lacking} of the {len(rows)} episodes"
         raise _MissingError(
             f"{run.name} does not have the labels of {which} (older versions of ambs did not store them)"
         )
-    known: Any = run.status.get("atoms")
-    unknown = [name for name in psi.atoms() if not isinstance(known, list) or name not in known]
-    if unknown:
-        raise _MissingError(f"the environment of {run.name} does not label {unknown[0]!r}")
     whole = [row for row in rows if row is not None]
     breaks = {name: not psi.holds_in(atoms_in(name)) for _, labels in whole for name in labels}
     violations = np.array([sum(count for name, count in labels.items() if breaks[name]) for _, labels in whole], float)

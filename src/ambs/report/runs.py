@@ -127,7 +127,8 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
             except UserError as error:
                 notes.append(str(error))
     if not runs:
-        raise UserError("there is no run to report on" + (": " + "; ".join(notes) if notes else ""))
+        told = "; ".join(notes) if notes else "name run folders, or folders of them, such as runs"
+        raise UserError(f"there is no run to report on: {told}")
     known: dict[Path, dict[Path, dict[str, Any]]] = {}
     for run in runs.values():
         run.varied = varied(run.path, known)

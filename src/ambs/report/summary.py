@@ -43,6 +43,9 @@ def summarise(paths: list[Path], curves: bool = True, at: int | None = None, psi
         raise UserError(f"runs can be compared at 1 frame or more, not at {at}")
     psi, said = (None, []) if psi is None else asked_for(psi)
     runs, notes = read_runs(paths)
+    longest = max(run.frames for run in runs)
+    if at is not None and not any(takes_part(run, at) for run in runs):
+        raise UserError(f"no run has {at:,} frames, at which they are to be compared: the longest has {longest:,}")
     notes = [*said, *notes]
     return assemble([Part(env, groups) for env, groups in group_runs(runs).items()], notes, curves, at, psi)
 

@@ -13,6 +13,7 @@ import tyro
 from ambs.config.checks import above, all_finite, at_least, at_most, choice, of_types, one_of, within
 from ambs.errors import UserError
 from ambs.spec.bounds import LARGEST, accept_count, delta_achieved, epsilon_achieved
+from ambs.spec.parser import parse_path
 from ambs.spec.sequential import BettingTest, betting_test
 
 MOST_COST = 1e6
@@ -99,6 +100,9 @@ class ShieldConfig:
     hold: int = 1
     """Agent steps for which the backup policy's action is held while the state violates Ψ already: a policy that does not know
     where it is changes its mind at every step, and stays."""
+    latch: int = 1
+    """Agent steps for which the backup policy stays in control once it has taken over, that step among them: more than 1 lets the
+    two policies fight less over one place, and costs what the task policy would have done meanwhile."""
     leave: Literal["sample", "mode"] = "mode"
     """What of the backup policy acts while the state violates Ψ already: its best action, or a drawn one."""
     failsafe_after: int | None = None
@@ -125,13 +129,15 @@ class ShieldConfig:
             raise UserError(
                 f"only {self.steps} of {self.horizon} steps are rolled out: set critics to max or min to judge the rest"
             )
+        if self.path is not None:
+            parse_path(self.path)
         if self.path is not None and self.judged_by_cost:
             raise UserError(
                 f"costs and critics know Ψ alone, and cannot judge {self.path}: leave out critics and `mean`"
             )
         if self.steps > MOST_STEPS:
             raise UserError(f"at most {MOST_STEPS} steps can be rolled out, got {self.steps}")
-        at_least(self, 1, "hold")
+        within(self, f"[1, {MOST_STEPS}]", "hold", "latch")
         at_least(self, 0, "failsafe_after")
         within(self, "(-1, 0]", "threshold_exponent")
         thresholds = self.label_threshold if isinstance(self.label_threshold, tuple) else (self.label_threshold,)

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ambs.config.checks import whole
+from ambs.config.checks import short, whole
+from ambs.errors import UserError
 from ambs.shield.config import ShieldConfig
 from ambs.shield.hold import Memory
 from ambs.shield.traces import CRITIC, NO_ATOM, Evidence
@@ -39,6 +40,8 @@ class Reason(enum.IntEnum):
     """A non-finite number took part; nothing it says can be trusted."""
     UNDECIDED = 6
     """Still looking; never in a finished decision."""
+    LATCHED = 7
+    """The backup policy stays in control for some steps after it took over; no trace was drawn."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,8 @@ def counts_at(config: ShieldConfig, level: Int[Array, ""] | None) -> Counts:
 @functools.lru_cache(maxsize=64)
 def rule(config: ShieldConfig) -> Rule:
     """The decision rule of these settings."""
+    if not isinstance(config, ShieldConfig):
+        raise UserError(f"a rule is that of a ShieldConfig, got {short(config)}")
     return _with_intervals(*TABLES[config.rule](config), config.failure_probability)
 
 
@@ -195,6 +200,8 @@ class Decision(NamedTuple):
                 return "override: the current state already violates the safety formula"
             case Reason.NON_FINITE:
                 return "override: a non-finite number took part in the decision, so nothing it says can be trusted"
+            case Reason.LATCHED:
+                return "override: the backup policy stays in control for some steps after it took over"
             case Reason.ACCEPTED:
                 return f"accept: {counted}" if used else "accept: no future had to be imagined"
         first = np.asarray(self.evidence.first_violation[env])

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from ambs.config.checks import short
 from ambs.errors import UserError
-from ambs.shield.hold import Memory, hold, no_memory
+from ambs.shield.hold import Memory, hold, latch, no_memory
 from ambs.shield.problem import ShieldProblem, are_thresholds
 from ambs.shield.rules import Decision, Reason, Rule, counts_at, judge_counts, rule
 from ambs.shield.traces import NOT_DRAWN, Evidence, all_finite, check_actions, sample, select, trace_keys
@@ -204,14 +204,15 @@ def _late_and_timely(
     reason = jnp.where(accepted, int(Reason.DEADLINE), progress.reason)
     late = _finish(progress._replace(reason=reason), moment, problem, table)
     action = select(accepted, moment.proposed, late.action)
-    memory = late.memory._replace(action=action)
+    # Nobody has taken over where the action was accepted in time.
+    memory = late.memory._replace(action=action, latched=jnp.where(accepted, 0, late.memory.latched))
     return late, late._replace(action=action, overridden=~accepted, reason=progress.reason, memory=memory)
 
 
 def _start(moment: _Moment, problem: ShieldProblem, table: Rule) -> _Progress:
     """The reasons that need no traces: nothing to decide, unsafe already, and first of all what cannot be trusted."""
     envs = moment.trusted.shape[0]
-    reason = jnp.full(envs, int(Reason.UNDECIDED))
+    reason = jnp.where(moment.memory.latched > 0, int(Reason.LATCHED), int(Reason.UNDECIDED))
     if problem.config.check_initial and moment.labels_now is not None:
         lost, met = _settled(moment.labels_now, problem)
         reason = jnp.where(lost, int(Reason.ALREADY_UNSAFE), jnp.where(met, int(Reason.ACCEPTED), reason))
@@ -283,6 +284,8 @@ def _finish(progress: _Progress, moment: _Moment, problem: ShieldProblem, table:
     overridden = reason != Reason.ACCEPTED
     refused = jnp.where(reason == Reason.NON_FINITE, moment.memory.refused + 1, 0)
     instead = _asked_if(overridden.any(), lambda: _instead(reason, refused, moment, problem))
+    stayed = reason == Reason.LATCHED
+    latched = latch(overridden & (reason != Reason.NON_FINITE), stayed, moment.memory, problem.config.latch)
     instead, held = hold(reason == Reason.ALREADY_UNSAFE, instead, moment.memory, problem.config.hold)
     action = select(overridden, instead, moment.proposed)
     evidence = jax.tree.map(lambda leaf: leaf.reshape(envs, table.traces), progress.evidence)
@@ -299,7 +302,7 @@ def _finish(progress: _Progress, moment: _Moment, problem: ShieldProblem, table:
         reason=reason,
         evidence=evidence,
         proposed=moment.proposed,
-        memory=Memory(action, held, refused),
+        memory=Memory(action, held, refused, latched),
     )
 
 

@@ -13,7 +13,7 @@ from ambs.config.checks import LARGEST, short, whole
 from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
 from ambs.shield.actions import allowed, last_resort, outside, proposal
-from ambs.shield.hold import no_memory
+from ambs.shield.hold import begun_anew, no_memory
 from ambs.shield.problem import ShieldProblem
 from ambs.shield.rules import Decision, Reason
 from ambs.shield.shield import shield
@@ -40,7 +40,11 @@ class Shielded(gym.Wrapper):
     def __new__(cls, env: gym.Env, problem: Any, **options: Any) -> Any:
         """Around a guard (`ambs.load(run).guard(policy)`) the environment that it decides in, which takes no options."""
         if hasattr(problem, "shielded"):
-            return problem.shielded(env, **options)
+            if options:
+                raise UserError(
+                    f"around a guard Shielded takes nothing but environment and guard, got {', '.join(options)}"
+                )
+            return problem.shielded(env)
         return super().__new__(cls)
 
     def __init__(
@@ -75,7 +79,7 @@ class Shielded(gym.Wrapper):
         """Reset the environment; the shield's stream goes on."""
         self._observation, info = self.env.reset(seed=seed, options=options)
         self._labels = info.get("labels")
-        self._memory = self._memory._replace(held=jnp.zeros_like(self._memory.held))
+        self._memory = begun_anew(self._memory, jnp.ones(1, bool))
         return self._observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:

@@ -152,7 +152,7 @@ def connect(ray: Any, address: str | None) -> None:
 
 
 def _running_here() -> str | None:
-    """The Ray that `ray start` has started on this machine, if it still answers; not that of another sweep, which ends with it."""
+    """The Ray that `ray start` has started on this machine, if it still answers; not one that another sweep has for itself."""
     from ray._private.utils import read_ray_address
 
     told = read_ray_address()

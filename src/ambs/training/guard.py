@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ambs.acting.worlds import GIVEN, Make
-from ambs.config.resolve import resolve
+from ambs.config.checks import folder
+from ambs.config.resolve import changed, resolve
 from ambs.errors import UserError
 from ambs.training.observers import Row, shown_to
 from ambs.training.session import start
@@ -37,16 +38,18 @@ def train_shield(
         raise UserError("train_shield needs the policy that is to be guarded (policy=…)")
     if not isinstance(make, str) and not callable(make):
         raise UserError(f"train_shield takes a function that makes an environment, or the name of one, got {make!r}")
-    named = isinstance(make, str)
+    place, named = folder("out", "runs" if out is None else out), isinstance(make, str)
+    observers = [] if on_metrics is None else [shown_to(on_metrics)]
     groups = {"env": make if named else GIVEN, "seed": seed, **changes}
-    if frames is not None:
-        groups["training"] = {**groups.get("training", {}), "frames": frames}
     config = resolve(preset, method="guard", spec=spec, changes=groups, say=warnings.warn)
+    if frames is not None:
+        config = changed(config, {"training": {"frames": frames}})
+    config.refuse_futile()
     with stopping() as stop:
         session = start(
             config,
-            Path("runs" if out is None else out),
-            observers=[shown_to(on_metrics)] if on_metrics else [],
+            place,
+            observers=observers,
             stop=stop,
             policy=policy,
             make=None if isinstance(make, str) else make,

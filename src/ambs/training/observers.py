@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ambs.config.checks import function
 from ambs.errors import UserError
 from ambs.storage.run_folder import RunFolder
 
@@ -57,12 +58,13 @@ def weights_and_biases(folder: RunFolder) -> Observer:
     return Observer(metrics=lambda row: run.log(row, step=row["frames"]), close=run.finish)
 
 
-def shown_to(function: Callable[[Row], None]) -> Observer:
+def shown_to(on_metrics: Callable[[Row], None]) -> Observer:
     """A function that is called with every row of metrics, and may write to a terminal."""
+    show = function("on_metrics", on_metrics, "that takes a row")
 
     def metrics(row: Row) -> None:
         with suppress(OSError):  # A terminal that has gone away.
-            function(row)
+            show(row)
 
     return Observer(metrics=metrics)
 

@@ -4,7 +4,7 @@ Everything goes as in a run around a policy that is given, save that what was lo
 are read in before anything is learned; the updates come with the rest of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ambs.acting.worlds import GIVEN, Make
 from ambs.config import Config
+from ambs.config.checks import folder, short, whole
 from ambs.config.resolve import changed, resolve
 from ambs.envs.vector.logged import LoggedVectorEnv
 from ambs.envs.vector.vector import LabelledVectorEnv
@@ -53,21 +54,20 @@ def fit(
     safe, at the preset's level and horizon. `env` names the environment in the run folder, where the files do not. `changes` are
     groups of settings by name. `hooks`: `command`, `observers` and `stop`, as for any run.
     """
-    episodes = list(read_episodes(Path(one) for one in data))
+    updates, place = whole("updates", updates, 1), folder("out", out)
+    episodes = list(read_episodes(_files(data)))
     if not episodes:
         raise UserError("there are no files to learn from")
     if spec is None and not episodes[0].spec:
         raise UserError("the files do not say what is safe: say so (--spec, as in 'P>=0.9 [ G<=20 !hazard ]')")
-    if updates < 1:
-        raise UserError(f"updates must be at least 1, got {updates}")
     named = env or _only(one.env for one in episodes) or GIVEN
-    groups = {"obs": _seen(episodes[0]), **(changes or {}), "env": named, "seed": seed}
+    groups = {"obs": _seen(episodes[0]), **_groups(changes), "env": named, "seed": seed}
     config = resolve(preset, method="guard", spec=spec or episodes[0].spec, changes=groups)
     psi = parse_formula(config.psi or episodes[0].spec, Atoms(episodes[0].atoms))
     if not _violating(episodes, psi).any():
         raise UserError(f"no state in these files violates {psi}: what leads to one cannot be learned from them")
     worlds = _dealt(episodes, config.training.envs, psi)
-    return begin(Offline(_paced(config, worlds, updates), worlds), Path(out), **hooks)
+    return begin(Offline(_paced(config, worlds, updates), worlds), place, **hooks)
 
 
 class Offline(Trainer):
@@ -142,6 +142,23 @@ def limits(episodes: Sequence[Episode], psi: Formula) -> list[str]:
     if any(one.reward is None for one in episodes):
         told.append("It knows nothing of rewards, nor of what its overrides cost.")
     return told
+
+
+def _files(data: Any) -> list[Path]:
+    """The files, whatever they are listed in."""
+    if not isinstance(data, Iterable) or isinstance(data, str | bytes):
+        raise UserError(f"data must be a list of files of episodes, such as ['episode-000000.npz'], got {short(data)}")
+    files = list(data)
+    for one in files:
+        if not isinstance(one, str | Path):
+            raise UserError(f"data must be paths of files of episodes, and one of them is {short(one)}")
+    return [Path(one) for one in files]
+
+
+def _groups(changes: Any) -> dict[str, Any]:
+    if changes is not None and not isinstance(changes, Mapping):
+        raise UserError(f"changes must be a mapping of settings, such as {{'seed': 3}}, got {short(changes)}")
+    return dict(changes or {})
 
 
 def _dealt(episodes: Sequence[Episode], most: int, psi: Formula) -> LoggedVectorEnv:

@@ -53,8 +53,9 @@ def reinstate(trainer: Trainer, checkpoint: Checkpoint) -> None:
 def read(like: TrainState, checkpoint: Checkpoint) -> Contents:
     """What a checkpoint holds, for a state of this form."""
     wanted = _contents(like).trees
-    # Checkpoints made before refusals were counted do not tell.
-    unknown = {"memory": {"carry/refused": np.zeros(like.carry.held.shape, np.int32)}}
+    # Checkpoints made before refusals were counted, or control could stay with the backup policy, do not tell.
+    nothing = np.zeros(like.carry.held.shape, np.int32)
+    unknown = {"memory": {"carry/refused": nothing, "carry/latched": nothing}}
     trees = {name: restore(tree, unknown.get(name, {}) | checkpoint.groups[name]) for name, tree in wanted.items()}
     return Contents(trees, checkpoint.groups, checkpoint.meta, checkpoint.chunks, tuple(checkpoint.lost))
 

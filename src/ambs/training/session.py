@@ -14,6 +14,7 @@ from ambs.acting.adapter import Interface
 from ambs.acting.fitting import check_meta, fitting
 from ambs.acting.worlds import Make, check_world
 from ambs.config import Config
+from ambs.config.checks import folder
 from ambs.config.resolve import changed, from_dict, to_dict
 from ambs.errors import DISK_FAILED, RunError, UserError
 from ambs.forks import refuse_after_fork
@@ -226,13 +227,10 @@ def train(config: Config, out: Path | str = "runs", *, on_metrics: Callable[[Row
     """Train and return the run folder; SIGINT and SIGTERM write a checkpoint first."""
     if not isinstance(config, Config):
         raise UserError(f"train takes settings, such as ambs.resolve('quickstart') gives, not {config!r}")
-    if not isinstance(out, str | Path) or "\0" in str(out):
-        raise UserError(f"out must be the path of a folder, got {out!r}")
-    if on_metrics is not None and not callable(on_metrics):
-        raise UserError(f"on_metrics must be a function that takes a row, got {on_metrics!r}")
-    config.training.refuse_futile()
+    place, observers = folder("out", out), [] if on_metrics is None else [shown_to(on_metrics)]
+    config.refuse_futile()
     with stopping() as stop:
-        session = start(config, Path(out), observers=[shown_to(on_metrics)] if on_metrics else [], stop=stop)
+        session = start(config, place, observers=observers, stop=stop)
         if session.trainer.caveat:
             warnings.warn(session.trainer.caveat, stacklevel=2)
         session.run()

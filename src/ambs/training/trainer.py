@@ -19,7 +19,7 @@ from ambs.acting.act import Player, compiled_act, default_thresholds, initial_ac
 from ambs.acting.adapter import Interface, interface, survey
 from ambs.acting.fidelity import fidelity
 from ambs.acting.foreign import ForeignPolicy
-from ambs.acting.rehearsal import check_meant, check_started
+from ambs.acting.rehearsal import check_given, check_meant, check_started
 from ambs.acting.worlds import Make, make_envs
 from ambs.agent.update import Learned, init
 from ambs.config import Config
@@ -84,12 +84,7 @@ class Trainer(TrainState):
         self.config, self.observers, self._given = config, list(observers), policy
         self._asked_of_policy = (0, 0)
         """How often a policy that is given was asked by this process, and how often it failed."""
-        if config.guards != (policy is not None):
-            raise UserError(
-                f"method {config.method} takes no policy: guard does"
-                if policy is not None
-                else "method guard needs the policy that acts (--policy module:factory, policy=…)"
-            )
+        check_given(config, policy)
         self.root = jax.random.key(config.seed)
         envs = self._worlds(make)
         try:

@@ -109,6 +109,15 @@ class WorldModel(eqx.Module):
             return jnp.clip(two_hot_mean(self.heads.cost(features), self.config.widths.bin_limit), 0, self.spec.cost)
         return self.spec.cost * step_risk(self.spec.psi, self.spec.atoms, self.label_probs(features))
 
+    def seen(self, features: Float[Array, "features"]) -> Observation:
+        """What would be observed here, as the environment shows it: pictures uint8, vectors in their own units."""
+        found = {name: at_least_float32(part) for name, part in self.decoder(features).items()}
+        if "image" in found:
+            found["image"] = (jnp.clip(found["image"], 0, 1) * 255).round().astype(jnp.uint8)
+        if "vector" in found:
+            found["vector"] = self.spec.observation.natural(found["vector"])
+        return found
+
     def trace_labels(self, features: Float[Array, "features"]) -> Float[Array, "frames atoms"]:
         """Label probabilities as a trace carries them; a two-hot cost head has one frame and one label, `violation`, of
         probability ĉ/C (`trace_formula`)."""

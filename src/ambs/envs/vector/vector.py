@@ -21,7 +21,7 @@ not sound; the next step starts a new one. The others go on. More than `max_faul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ambs.config.checks import MOST_ENVS, whole
+from ambs.config.checks import MOST_ENVS, short, whole
 from ambs.envs.mirror import Mirror
 from ambs.envs.options import choose_spec
 from ambs.envs.scene import Outlook, Scene
@@ -138,7 +138,8 @@ class LabelledVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode in every environment; there are no options."""
-        del options
+        if options is not None and not isinstance(options, Mapping):
+            raise UserError(f"options of a reset must be a mapping or None, got {short(options)}")
         faults = self._start(self._reseed(seed))
         self._over = np.zeros(self.num_envs, bool)
         self._over[list(faults)] = True

@@ -16,7 +16,7 @@ from jaxtyping import Array, Key
 from ambs.dynamics import Dynamics, Step
 from ambs.envs.options import check_render_mode
 from ambs.envs.scene import Scene, scene
-from ambs.envs.snapshot import Snapshot, generator_from_array, generator_to_array
+from ambs.envs.snapshot import Snapshot, check_state, generator_from_array, generator_to_array
 from ambs.errors import UserError
 from ambs.spec.chain import Chain
 from ambs.spec.formula import Atoms, Formula
@@ -146,7 +146,11 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         """One move; terminates at the goal, truncates after `episode_steps`."""
-        if not self.action_space.contains(np.int64(action)):
+        try:
+            known = self.action_space.contains(np.int64(action))
+        except (TypeError, ValueError):
+            known = False
+        if not known:
             raise UserError(f"an action of grid is a whole number from 0 to {len(MOVES) - 1}, got {action}")
         self.cell = int(self.grid.cumulative[self.cell, int(action)].searchsorted(self.np_random.random(), "right"))
         self.steps += 1
@@ -164,6 +168,7 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
 
     def set_state(self, snapshot: Snapshot) -> None:
         """Continue from a snapshot, bit by bit as the original would."""
+        check_state("Grid", snapshot, ("cell", "steps", "rng"))
         self.cell, self.steps = int(snapshot["cell"]), int(snapshot["steps"])
         self.np_random = generator_from_array(snapshot["rng"])
 

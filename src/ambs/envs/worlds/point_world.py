@@ -20,7 +20,7 @@ from ambs.dynamics import Dynamics, Step
 from ambs.envs.mirror import Mirror
 from ambs.envs.options import check_render_mode
 from ambs.envs.scene import Scene, scene
-from ambs.envs.snapshot import Snapshot, generator_from_array, generator_to_array
+from ambs.envs.snapshot import Snapshot, check_state, generator_from_array, generator_to_array
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms, Formula
 from ambs.spec.parser import parse_formula
@@ -207,7 +207,10 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         """One control step; never terminates, truncates after `episode_steps`."""
-        array = np.asarray(action, dtype=np.float32)
+        try:
+            array = np.asarray(action, dtype=np.float32)
+        except (TypeError, ValueError):
+            array = np.zeros(0, np.float32)
         pushes: list[float] = array.ravel().tolist()
         if array.shape != (2,) or not all(map(math.isfinite, pushes)):
             raise UserError(f"an action of point_world is two finite numbers, got {action}")
@@ -226,6 +229,7 @@ class PointWorldEnv(gym.Env[np.ndarray, np.ndarray]):
 
     def set_state(self, snapshot: Snapshot) -> None:
         """Continue from a snapshot, bit by bit as the original would."""
+        check_state("PointWorld", snapshot, (*State._fields, "steps", "rng"))
         self.state = State(*(np.array(snapshot[name]) for name in State._fields))
         self.steps = int(snapshot["steps"])
         self.np_random = generator_from_array(snapshot["rng"])

@@ -42,6 +42,7 @@ const card = (() => {
       case codes.not_shown_safe: return ["overridden: not shown safe", `${counted}; all futures are drawn, and the evidence does not suffice.`];
       case codes.deadline: return ["overridden: out of time", `${counted}; time was up before the evidence sufficed.`];
       case codes.already_unsafe: return ["overridden: already unsafe", `The state itself breaks ${path || psi}; no future was imagined.`];
+      case codes.latched: return ["overridden: the backup policy stays", "The backup policy took over a few steps ago and stays in control; no future was imagined."];
       case codes.non_finite: return ["overridden: not to be trusted", "A number that is not finite took part; nothing it says can be trusted."];
       default: return ["undecided", counted];
     }

@@ -137,7 +137,7 @@ const rules = (() => {
     for (let step = 0; step < steps.count; step++) {
       const was = steps.reason[step];
       let reason = codes.undecided, used = 0, count = 0;
-      if (was === codes.already_unsafe || was === codes.non_finite) reason = was;
+      if ([codes.already_unsafe, codes.non_finite, codes.latched].includes(was)) reason = was;
       else if (!missing) {
         const drawn = stored.drawn[step];
         reason = codes.not_shown_safe;

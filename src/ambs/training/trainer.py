@@ -45,6 +45,7 @@ from ambs.training.calibrate import (
 )
 from ambs.training.learn import SKIPPED, learn, updates_per_call
 from ambs.training.observers import Observer, Row
+from ambs.training.parallel import Devices, on_first
 from ambs.training.replay import Replay, Use, choose_place
 from ambs.training.state import TrainState
 
@@ -140,7 +141,8 @@ class Trainer(TrainState):
     @property
     def player(self) -> Player:
         """What acting needs of what was learned."""
-        return _player(self.learned, self.thresholds, self.level)
+        learned = self.learned if self.config.training.devices == 1 else on_first(self.learned)
+        return _player(learned, self.thresholds, self.level)
 
     @property
     def caveat(self) -> str:
@@ -261,7 +263,7 @@ class Trainer(TrainState):
         def windows(use: Use) -> Experience:
             return self.replay.windows(*place(use), length)
 
-        model, key = self.learned.model, (self.root, self.updates)
+        model, key = self.player.model, (self.root, self.updates)
         where = place(Use.THRESHOLDS)
         there = self.replay.windows(*where, length)
         saved = self.replay.who_acted(*where, length)[:, calibration.context :].any(axis=1)
@@ -381,7 +383,9 @@ def _player(learned: Learned, thresholds: jax.Array, level: jax.Array | None) ->
 @functools.lru_cache(maxsize=8)
 def compiled_learn(config: Config, mirror: Mirror | None = None) -> Any:
     """`learn`, compiled; donates the state."""
-    return jax.jit(functools.partial(learn, config=config, dtype=compute_dtype(), mirror=mirror), donate_argnums=0)
+    bound = functools.partial(learn, config=config, dtype=compute_dtype(), mirror=mirror)
+    devices = config.training.devices
+    return jax.jit(bound, donate_argnums=0) if devices == 1 else Devices(devices).compiled(bound)
 
 
 @functools.lru_cache(maxsize=8)

@@ -20,7 +20,7 @@ training
 recording foresight
 report inspector
 apps
-reproduce
+sweep reproduce
 cli
 __main__
 """

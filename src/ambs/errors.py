@@ -31,6 +31,7 @@ EXTRAS = {
     "matplotlib": ("matplotlib", "report"),
     "PIL": ("Pillow", "report"),
     "tensorboard": ("TensorBoard", "tensorboard"),
+    "ray": ("Ray", "ray"),
 }
 """Packages that a small installation does without: what they are called, and the extra that brings them."""
 

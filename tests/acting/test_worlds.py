@@ -10,11 +10,9 @@ from ambs.cli.main import main
 from ambs.cli.train import parse_train
 from ambs.config.resolve import resolve
 from ambs.errors import UserError
-from ambs.report.runs import read_run
-from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
-from ambs.reproduce.running import Plan, _defaults
-from ambs.reproduce.status import RunStatus
+from ambs.reproduce.grid import COMPARISONS, SCALES, cells, job, panels
 from ambs.storage.subprocesses import Child
+from ambs.sweep.attempt import Attempt, Means
 from ambs.training.session import reopen
 from tests.report.synthetic import make_run
 from tests.storage.test_binding import make
@@ -106,16 +104,17 @@ def test_modules_that_fail_are_a_sentence(tmp_path, monkeypatch):
 def test_a_grid_resumes_only_what_it_would_have_trained(tmp_path, monkeypatch):
     """`reproduce` names its own task to whoever resumes."""
     (cell,) = cells(panels(COMPARISONS["figure4"], SCALES["tiny"], methods=("copt",)), 1)
-    run = make_run(tmp_path / cell.folder)
+    one = job(cell, tmp_path, SCALES["tiny"])
+    run = make_run(one.home, frames=1000, wanted=3200, state="running")
+    (run / "checkpoints" / "000000500000").mkdir()
+    (run / "checkpoints" / "000000500000" / "manifest.json").touch()
     child = Child("", subprocess.Popen("true"), tmp_path, tmp_path, frozenset())
     started = []
-    monkeypatch.setattr("ambs.reproduce.running.launch", lambda _, words, *rest, **more: started.append(words) or child)
-    Plan(tmp_path, SCALES["tiny"]).begin(RunStatus(cell, "broken", read_run(run)))
+    monkeypatch.setattr("ambs.sweep.attempt.launch", lambda _, words, *rest, **more: started.append(words) or child)
+    assert Attempt(one, Means()).poll() is None
     child.process.wait()
     (words,) = started
-    # Compiled programs, which are run as they are, do not come from a folder that may be somebody else's.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    assert _defaults(1)["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "own" / "ambs" / "compiled")
+    assert words[:2] == ["resume", str(run)]
     assert words[words.index("--env") + 1] == cell.panel.task
     # Short or long, a name means the same world.
     check_world(resolve("quickstart", changes={"env": "PointWorld"}), "ambs/PointWorld-v0")

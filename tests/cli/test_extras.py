@@ -73,7 +73,8 @@ def test_every_extra_is_declared():
         wanted = [title.lower(), package.lower()]
         assert any(line.startswith(tuple(wanted)) for line in project["optional-dependencies"][extra])
         assert not any(line.startswith(tuple(wanted)) for line in project["dependencies"])
-        assert extra in project["optional-dependencies"]["all"][0]
+        # Ray is for many machines, and not for all.
+        assert extra == "ray" or extra in project["optional-dependencies"]["all"][0]
 
 
 def test_the_version(capsys):

@@ -1,13 +1,12 @@
 """The grid against the paper's text: which runs there are, and that the commands give the settings they should."""
 
+from pathlib import Path
+
 import pytest
 
-from ambs.cli.train import parse_train
-from ambs.config.resolve import to_dict
 from ambs.errors import UserError
-from ambs.reproduce.estimate import SPEEDS, Speed, Work, estimate, seconds, work
-from ambs.reproduce.grid import COMPARISONS, SCALES, Cell, Panel, cells, command, panels
-from ambs.reproduce.status import RunStatus, wanted
+from ambs.reproduce.grid import COMPARISONS, SCALES, Cell, cells, job, panels, wanted
+from ambs.sweep.estimate import SPEEDS, Kind, Speed, Work, estimate, seconds, work
 
 
 def grid(name, scale="paper", seeds=None, **only):
@@ -45,11 +44,12 @@ def test_comparisons_share_runs_and_no_two_have_the_same_folder():
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("semantics", ["corrected", "paper"])
-def test_commands_give_the_settings(scale, semantics):
+def test_cells_have_the_settings(scale, semantics):
     size = {"paper": "l", "small": "xs", "tiny": "xxs"}[scale]
     for cell in (c for c in grid("table1", scale, seeds=1) if c.variant.name in ("copt", "lag-max")):
-        settings = to_dict(parse_train(command(cell, SCALES[scale], semantics)[1:]).settings)
-        assert settings == wanted(cell, SCALES[scale], semantics)
+        settings = wanted(cell, SCALES[scale], semantics)
+        assert (settings["env"], settings["method"]) == (cell.panel.task, cell.variant.method)
+        assert settings["training"]["frames"] == cell.panel.frames
         assert settings["model"]["size"] == size
         assert settings["semantics"] == semantics
         assert settings["agent"]["lag_rule"] == (
@@ -65,7 +65,7 @@ def test_updates_at_the_papers_scale():
         ("figure3", "paper", 250_000), ("figure4", "paper", 312_500), ("figure3", "small", 126_250),
     ):  # fmt: skip
         cell = grid(name, scale, 1, methods=("copt",), tasks=("PointGoal1",))[0]
-        assert work(RunStatus(cell), wanted(cell, SCALES[scale])).updates == wanted_updates
+        assert work(job(cell, Path(), SCALES[scale])).updates == wanted_updates
 
 
 def test_a_part_of_the_grid():
@@ -83,19 +83,20 @@ def test_a_part_of_the_grid():
 
 def test_estimate_by_hand():
     """1000 turns of 3 ms and decisions of 2 ms, 200 updates of 10 ms: 7 s; with a size that only a larger one is known of."""
-    panel = Panel("CarGoal1", 16_000, ("copt",))
+    kind = Kind("CarGoal1", "xs", "vision", 512.0, 16)
     speed = Speed("abacus", {"xs": 10.0}, {"s": 2.0}, 1.0, {"CarGoal1": 3.0}, "counting")
-    left = Work(panel, 16_000, 1000.0, 200, "xs")
+    left = Work(kind, 16_000, 1000.0, 200)
     assert seconds(left, speed) == pytest.approx(7.0)
-    assert seconds(Work(panel, 16_000, 1000.0, 200, "xs", shielded=False), speed) == pytest.approx(6.0)
-    assert seconds(Work(panel, 16_000, 1000.0, 200, "l"), speed) is None
+    assert seconds(Work(kind, 16_000, 1000.0, 200, shielded=False), speed) == pytest.approx(6.0)
+    assert seconds(Work(kind._replace(size="l"), 16_000, 1000.0, 200), speed) is None
     assert estimate([], {}) == ["Nothing is left to run."]
-    assert "About 27 min" in estimate([left], {panel: 10.0})[-1]
+    assert "(0.2 GPU hours)" in estimate([left], {kind: 10.0}, gpus=0.5)[-1]  # Half of 1600 s.
+    assert "About 27 min" in estimate([left], {kind: 10.0})[-1]
     told = " ".join(estimate([left], {}))
     assert "16,000 frames" in told
     assert SPEEDS[0].device in told
     assert SPEEDS[0].source in told
-    other = Work(Panel("PointWorld", 1600, ("copt",)), 1600, 1.0, 1, "xxs")
+    other = Work(Kind("PointWorld", "xxs", "vector", 1.0, 4), 1600, 1.0, 1)
     assert "was not measured" in estimate([other], {})[-1]
 
 

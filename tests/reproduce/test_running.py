@@ -3,33 +3,28 @@
 import functools
 import shutil
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from ambs.cli.main import main
-from ambs.reproduce import running
-from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
+from ambs.reproduce.grid import COMPARISONS, SCALES, cells, job, panels, wanted
 from ambs.reproduce.render import render, show
-from ambs.reproduce.running import Plan, run_all
-from ambs.reproduce.status import find_run, wanted
+from ambs.reproduce.status import find_run
 from ambs.storage.run_folder import RunFolder
+from ambs.sweep import attempt
+from ambs.sweep.attempt import Means
 from tests.report.synthetic import make_run
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 HOST = (sys.executable, "-m", "tests.reproduce.host")
-FAKE = (sys.executable, "-m", "tests.reproduce.fake")
-TINY, SMALL = SCALES["tiny"], SCALES["small"]
+SMALL = SCALES["small"]
 
 
-@pytest.fixture
-def grid(monkeypatch):
-    """Runs of the tiny grid, and children that find the tests."""
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
-    return cells(panels(COMPARISONS["figure4"], TINY, methods=("penl", "copt")), 2)
+def there(cell, out):
+    return find_run(cell, job(cell, out, SMALL))
 
 
 def make(out, cell, scale=SMALL, **more):
@@ -45,62 +40,29 @@ def call(*words) -> int:
     return stop.value.code
 
 
-def test_a_grid_runs_through(grid, tmp_path, monkeypatch, capsys):
-    """Two runs of PointWorld: one finishes, one is killed; the same command again skips the first and resumes the second."""
-    monkeypatch.setattr(running, "Plan", functools.partial(Plan, program=HOST))
+def test_a_grid_runs_through(tmp_path, monkeypatch, capsys):
+    """Two runs of PointWorld: one finishes, one is killed and resumed; the same command again leaves both alone."""
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
+    monkeypatch.setattr(attempt, "Means", functools.partial(Means, program=HOST))
     monkeypatch.setenv("AMBS_DIES", "pointworld-long")
     words = ("reproduce", "table1", "--scale", "tiny", "--methods", "copt", "--device", "cpu", "--out", tmp_path)
-    assert call(*words) == 75
-    assert "1 of 2 runs are finished" in capsys.readouterr().out
-    assert {path.name for path in tmp_path.glob("table1.*")} == {"table1.png", "table1.md", "table1.html"}
-    (done,) = tmp_path.glob("pointworld/copt-s0/*/config.json")
-    (killed,) = tmp_path.glob("pointworld-long/copt-s0/*/config.json")
-    before = (done.parent / "status.json").read_bytes(), done.stat().st_mtime_ns
-    assert RunFolder.open(killed.parent).read_status()["state"] == "running"
-
-    assert call(*words, "--dry-run") == 0
-    told = capsys.readouterr().out
-    assert "broken at" in told
-    assert "resume" in told
-    assert "this grid's own runs" in told
-
     assert call(*words) == 0
     assert "2 of 2 runs are finished" in capsys.readouterr().out
-    assert ((done.parent / "status.json").read_bytes(), done.stat().st_mtime_ns) == before
-    assert [path.parent for path in tmp_path.glob("pointworld-long/copt-s0/*/config.json")] == [killed.parent]
+    (done,) = tmp_path.glob("pointworld/copt-s0/*/config.json")
+    (killed,) = tmp_path.glob("pointworld-long/copt-s0/*/config.json")
+    assert (tmp_path / "pointworld-long" / "copt-s0" / "output.txt").read_text().count("copt, shield on, seed 0") == 2
     status = RunFolder.open(killed.parent).read_status()
     assert (status["state"], status["frames"] >= 3200) == ("finished", True)
+    assert {path.name for path in tmp_path.glob("table1.*")} == {"table1.png", "table1.md", "table1.html"}
     table = (tmp_path / "table1.md").read_text()
     assert table.count("| AMBS + COPT | episode return, last quarter | 1 |") == 2
     assert "## PointWorld at 1,600" in table
     assert "## PointWorld (long run) at 3,200" in table
 
-
-def test_a_stop_saves_what_is_under_way(grid, tmp_path, monkeypatch):
-    monkeypatch.setenv("AMBS_FAKE", "wait")
-    stop, begun = threading.Event(), set()
-
-    def progress(name, status):
-        begun.update([name] if status else [])
-        if len(begun) == 2:
-            stop.set()
-
-    plan = Plan(tmp_path, TINY, device="cpu", parallel=2, program=FAKE)
-    outcome = run_all(plan, [find_run(cell, tmp_path, TINY) for cell in grid], stop, progress)
-    assert sorted(outcome.stopped) == sorted(begun) == ["pointworld-long/copt-s0", "pointworld-long/penl-s0"]
-    assert (outcome.finished, outcome.failed) == ([], {})
-    assert not (tmp_path / "pointworld-long" / "copt-s1").exists()
-
-
-def test_failures(grid, tmp_path, monkeypatch):
-    """A run that fails does not stop the grid; one that is refused does, since the next would be too."""
-    todo = [find_run(cell, tmp_path, TINY) for cell in grid[:2]]
-    for code, count in (("70", 2), ("2", 1)):
-        monkeypatch.setenv("AMBS_FAKE", code)
-        plan = Plan(tmp_path, TINY, program=FAKE)
-        outcome = run_all(plan, todo, threading.Event(), lambda *_: None)
-        assert len(outcome.failed) == count
-        assert all(f"ended with code {code}: " in why and "some words" in why for why in outcome.failed.values())
+    before = (done.parent / "status.json").read_bytes(), done.stat().st_mtime_ns
+    assert call(*words) == 0
+    assert "Nothing is left to run" in capsys.readouterr().out
+    assert ((done.parent / "status.json").read_bytes(), done.stat().st_mtime_ns) == before
 
 
 def test_what_is_there(tmp_path):
@@ -118,10 +80,10 @@ def test_what_is_there(tmp_path):
     writer = RunFolder.open(run)
     writer.claim()
     try:
-        found = [find_run(cell, tmp_path, SMALL) for cell in chosen]
+        found = [there(cell, tmp_path) for cell in chosen]
         # A run that was killed before its first checkpoint is made anew.
         make(tmp_path, fresh, frames=1000, state="running")
-        again = find_run(fresh, tmp_path, SMALL)
+        again = there(fresh, tmp_path)
     finally:
         writer.unlock()
     assert [one.state for one in found] == ["finished", "partial", "broken", "running", "missing"]
@@ -136,7 +98,7 @@ def test_results_with_other_settings_count_and_are_named(tmp_path):
     config["shield"]["horizon"] = 15
     config["training"]["frames"] = 500_000
     make(tmp_path, cell, config=config, frames=500_000)
-    found = find_run(cell, tmp_path, SMALL)
+    found = there(cell, tmp_path)
     assert (found.state, found.others) == ("finished", ("shield.horizon=15",))
     notes = show([found])["notes"]
     assert notes == ["pointgoal1/copt-s0 was run with settings that are not this grid's: shield.horizon=15"]
@@ -147,8 +109,8 @@ def test_rendering_stands_beside_the_paper(tmp_path):
     chosen = cells(panels(COMPARISONS["table1"], SMALL, ("copt", "lag", "lag-max"), ("PointGoal1",)), 1)
     for cell in chosen:
         make(tmp_path, cell, rows=20, episodes=20)
-    found = [find_run(cell, tmp_path, SMALL) for cell in chosen]
-    absent = [find_run(cell, tmp_path / "empty", SMALL) for cell in chosen]
+    found = [there(cell, tmp_path) for cell in chosen]
+    absent = [there(cell, tmp_path / "empty") for cell in chosen]
     assert show(found[:1] + absent[1:])["notes"][0].startswith("5 of the 6 runs of this comparison are not there yet: ")
     short, long = show(found)["environments"]
     assert (short["env"], long["env"]) == ("PointGoal1", "PointGoal1 (long run)")
@@ -161,7 +123,7 @@ def test_rendering_stands_beside_the_paper(tmp_path):
     assert [path.name for path in render(COMPARISONS["table1"], found, tmp_path)] == [
         "table1.png", "table1.md", "table1.html",
     ]  # fmt: skip
-    assert render(COMPARISONS["table1"], [find_run(chosen[0], tmp_path / "empty", SMALL)], tmp_path / "empty") == []
+    assert render(COMPARISONS["table1"], [there(chosen[0], tmp_path / "empty")], tmp_path / "empty") == []
     assert not (tmp_path / "empty").exists()
 
 

@@ -54,7 +54,7 @@ def test_create(tmp_path):
     status = run.read_status()
     assert (status["state"], status["frames"], status["pid"]) == ("running", 0, os.getpid())
     assert {path.name for path in run.path.iterdir()} == {
-        "config.json", "status.json", "metrics.jsonl", "episodes.jsonl", "tensorboard", "checkpoints",
+        "config.json", "status.json", "metrics.jsonl", "episodes.jsonl", "tensorboard", "checkpoints", ".lease-000001",
     }  # fmt: skip
     assert RunFolder.open(run.path).record == record
 

@@ -27,6 +27,7 @@ from ambs.cli.quickstart import Quickstart
 from ambs.cli.record_episodes import RecordEpisodes
 from ambs.cli.report import Report
 from ambs.cli.reproduce import Reproduce
+from ambs.cli.sweep import Sweep
 from ambs.cli.train import WHAT, Resume, parse_train
 from ambs.cli.verify import Verify
 from ambs.cli.words import refuse_empty, refuse_twice
@@ -66,6 +67,7 @@ Verb = (
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
+    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[_Train, tyro.conf.subcommand("train", description=WHAT)]
     | Annotated[Verify, tyro.conf.subcommand("verify")]
 )

@@ -5,18 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import tyro
 
 from ambs.cli.words import refuse_file
 from ambs.errors import UserError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ambs.reproduce.running import Outcome, Plan
-    from ambs.reproduce.status import RunStatus
 
 
 @dataclass(frozen=True)
@@ -54,112 +48,51 @@ class Reproduce:
     """Where to compute."""
     dry_run: bool = False
     """List the runs and how long they would take; run and write nothing."""
+    on: Literal["local", "ray"] = "local"
+    """local: subprocesses on this machine. ray: as `ambs sweep --on ray`, --parallel being what the machines have room for."""
+    address: str | None = None
+    """Of a Ray cluster to join; see ambs sweep --help."""
 
     def run(self) -> int:
         """List, run, draw."""
         from rich.console import Console
 
-        from ambs.reproduce.grid import COMPARISONS, SCALES, cells, panels
+        from ambs.cli.sweeping import close, engine_meant, list_runs, run_sweep
+        from ambs.reproduce.grid import COMPARISONS, SCALES, cells, job, panels
         from ambs.reproduce.render import render
-        from ambs.reproduce.running import Plan
         from ambs.reproduce.status import find_run
+        from ambs.sweep.attempt import Means
+        from ambs.sweep.plan import Sweep
 
         if self.parallel < 1:
             raise UserError(f"--parallel must be at least 1, got {self.parallel}")
         for name in ("methods", "tasks"):
             if getattr(self, name) == ():
                 raise UserError(f"--{name} names none: name at least one, or leave it out for all")
-        comparison, scale = COMPARISONS[self.what], SCALES[self.scale]
+        comparison, scale, out = COMPARISONS[self.what], SCALES[self.scale], self._out()
         chosen = cells(
             panels(comparison, scale, self.methods or (), self.tasks or ()),
             scale.seeds if self.seeds is None else self.seeds,
         )
-        plan = Plan(self._out(), scale, self.semantics, self.device, self.parallel)
-        found = [find_run(cell, plan.out, scale, self.semantics) for cell in chosen]
+        jobs = {cell: job(cell, out, scale, self.semantics) for cell in chosen}
+        found = [find_run(cell, one) for cell, one in jobs.items()]
         console = Console(highlight=False)
-        console.print(f"{comparison.name}: {comparison.says}\nscale {scale.name}: {scale.says}\nin {plan.out}\n")
-        _list(console, found, plan)
+        console.print(f"{comparison.name}: {comparison.says}\nscale {scale.name}: {scale.says}\nin {out}\n")
+        list_runs(console, [(jobs[one.cell], one.found) for one in found])
+        on = engine_meant(self.on, self.address)
         if self.dry_run:
             return 0
         import_module("ambs.report.plots")  # What is missing is said at once, not after days of training.
-        outcome = _run(console, found, plan)
-        found = [find_run(cell, plan.out, scale, self.semantics) for cell in chosen]
-        for path in render(comparison, found, plan.out):
+        sweep = Sweep(comparison.name, out, tuple(jobs.values()), says=comparison.says)
+        todo = [jobs[one.cell] for one in found if one.state != "finished"]
+        outcome = run_sweep(console, sweep, todo, on, Means(self.device), self.parallel, self.address)
+        found = [find_run(cell, one) for cell, one in jobs.items()]
+        for path in render(comparison, found, out):
             console.print(f"Wrote {path}", soft_wrap=True)
-        return _close(console, found, outcome)
+        return close(console, [one.found for one in found], outcome)
 
     def _out(self) -> Path:
         if self.out is not None:
             refuse_file("--out", self.out)
             return self.out
         return Path("runs") / (f"reproduce-{self.scale}" + ("-paper" if self.semantics == "paper" else ""))
-
-
-def _list(console: Console, found: list[RunStatus], plan: Plan) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from ambs.reproduce.estimate import estimate, measured, work
-    from ambs.reproduce.status import wanted
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("run", "frames", "train ratio", "there is", "to do"):
-        table.add_column(column, justify="right" if column in ("frames", "train ratio") else "left")
-    todo = {"finished": "–", "running": "leave it to the other process", "broken": "resume"}
-    for one in found:
-        there = one.state if one.state in ("missing", "finished") else f"{one.state} at {one.frames:,}"
-        there += f" ({', '.join(one.others)})" if one.others else ""
-        if one.state == "finished" and one.frames < 0.98 * one.cell.panel.frames:
-            there += f" after {one.frames:,} frames"
-        panel = one.cell.panel
-        table.add_row(
-            str(one.cell.folder), f"{panel.frames:,}", f"{panel.train_ratio:g}", there, todo.get(one.state, "train")
-        )
-    console.print(table)
-    left = [work(one, wanted(one.cell, plan.scale, plan.semantics)) for one in found if _due(one)]
-    for sentence in estimate(left, measured(found)):
-        console.print(sentence, soft_wrap=True)
-
-
-def _due(one: RunStatus) -> bool:
-    return one.state not in ("finished", "running")
-
-
-def _run(console: Console, found: list[RunStatus], plan: Plan) -> Outcome:
-    """Run what is due, with a bar for each run that is under way."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from ambs.reproduce.running import run_all
-    from ambs.training.signals import stopping
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}"), TimeRemainingColumn())
-    with stopping() as stop, Progress(*columns, console=console) as bars:
-        tasks: dict[str, Any] = {}
-
-        def progress(name: str, status: dict[str, Any]) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, facts="compiling", total=None)
-                if not console.is_terminal:
-                    console.print(f"{name} begins")
-            if status:
-                done, violations = status.get("frames", 0), status.get("violations", 0)
-                facts = f"{done:,} frames, {violations:,} violating"
-                bars.update(tasks[name], completed=done, total=status.get("wanted_frames"), facts=facts)
-
-        return run_all(plan, [one for one in found if _due(one)], stop, progress)
-
-
-def _close(console: Console, found: list[RunStatus], outcome: Outcome) -> int:
-    """Say what is left; 0 if nothing is, 75 if the same command goes on with it, 1 if some run failed."""
-    from ambs.errors import STOPPED
-
-    for name, why in outcome.failed.items():
-        console.print(f"{name} {why}", soft_wrap=True, markup=False)
-    left = [one for one in found if one.state != "finished"]
-    console.print(f"{len(found) - len(left)} of {len(found)} runs are finished.")
-    if outcome.failed:
-        return 1
-    if left:
-        console.print("Everything that ran is saved; the same command goes on with it.")
-        return STOPPED
-    return 0

@@ -192,9 +192,11 @@ def watch(begin: Any, say: Callable[[Session, str], None] | None = None) -> int:
     """Run a session under a display; 0 finished, 75 stopped. A signal counts from the first line on. `say` tells how it ended;
     None: that it can be resumed."""
     from ambs.cli.display import Display, silence
+    from ambs.storage.leash import wear
     from ambs.training.signals import stopping
 
     with stopping() as stop, Display() as display:
+        wear()
         session: Session = begin(observers=[display.observer()], stop=stop)
         display.begin(session)
         state = session.run()
@@ -259,6 +261,8 @@ def _say(session: Session, state: str) -> None:
     path, words = session.folder.path, session.folder.words
     if session.folder.log_error:
         print(f"ambs: some rows could not be logged: {session.folder.log_error}", file=sys.stderr)
+    if session.early.stopped and session.early.verdict is not None:
+        print(f"Given up by its rule: {session.early.verdict.says}")
     if state == "finished":
         print(
             f"Finished: {path}\nEvaluate it:  ambs eval {words} --shield paired\nSee its curves:  ambs report {path}\n"

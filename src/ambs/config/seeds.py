@@ -39,6 +39,10 @@ def refuse_alone(config: Config, size: int) -> None:
         raise UserError(
             f"method {config.method} guards a policy that is given, and that answers one run: train its seeds one by one (--seed)"
         )
+    if config.training.devices > 1 and size > 1:
+        raise UserError(
+            "seeds side by side share one device: leave out training.devices, or train seeds one by one (--seed)"
+        )
     if config.training.wandb and size > 1:
         raise UserError(
             "Weights & Biases follows one run in a process: leave out training.wandb, or train seeds one by one"

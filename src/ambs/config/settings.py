@@ -177,6 +177,8 @@ class AgentConfig:
         return 0.8 if self.penalty == "plpg" else 1.0
 
 
+MOST_KEPT = 10_000_000_000
+"""Steps in memory."""
 MOST_RATIO = 1_000_000
 """Replayed steps per agent step that anybody could wait for."""
 
@@ -212,6 +214,8 @@ class TrainingConfig:
     """Whether every other replayed sequence is mirrored, left for right, where the environment says how: another true episode."""
     updates_per_call: int = 4
     """Updates that run as one compiled call (with images on a CPU: always 1)."""
+    devices: int = 1
+    """Devices of this machine that share each update, a part of its batch on each; acting stays on the first."""
     capacity: int = 1_000_000
     """Steps that the replay buffer holds."""
     replay: Literal["auto", "device", "host"] = "auto"
@@ -238,10 +242,21 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         of_types(self)
         at_least(
-            self, 1, "frames", "envs", "action_repeat", "batch", "length", "updates_per_call", "capacity", "log_every"
+            self,
+            1,
+            "frames",
+            "envs",
+            "action_repeat",
+            "batch",
+            "length",
+            "updates_per_call",
+            "devices",
+            "capacity",
+            "log_every",
         )
         at_least(self, 1, "keep")
         at_most(self, MOST_ENVS, "envs")
+        at_most(self, MOST_KEPT, "capacity")
         at_least(self, 0, "prefill", "shield_from", "checkpoint_every", "max_skipped", "max_faults", "early_frames")
         all_finite(self)
         above(self, 0, "train_ratio", "env_timeout", "early_ratio")
@@ -249,6 +264,8 @@ class TrainingConfig:
         within(self, "[0, 1]", "explore")
         if self.capacity < self.envs * self.length:
             raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
+        if self.batch % self.devices:
+            raise UserError(f"batch must be a multiple of devices, {self.devices}, got {self.batch}")
         steps = math.ceil(self.frames / self.action_repeat)
         if self.batch > steps:  # At each step at most one sequence begins.
             raise UserError(
@@ -298,6 +315,27 @@ class CalibrationConfig:
 
 
 @dataclass(frozen=True)
+class StopConfig:
+    """A rule, given before, by which a run that gets nowhere is given up: it is then finished, and says why."""
+
+    metric: str | None = None
+    """What is looked at: return or length, means of the last 20 episodes, or a name in metrics.jsonl; None: there is no rule."""
+    at: int = 0
+    """Frame at which; the first row of metrics from then on counts."""
+    below: float = 0.0
+    """The run is given up if the figure is less than this."""
+
+    def __post_init__(self) -> None:
+        of_types(self)
+        all_finite(self)
+        at_least(self, 0, "at")
+        if self.metric == "":
+            raise UserError("stop.metric must name a metric, such as 'return', got ''")
+        if self.metric is not None and self.at < 1:
+            raise UserError(f"stop.at must be the frame at which {self.metric} is looked at, at least 1, got {self.at}")
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything that a run depends on."""
 
@@ -307,6 +345,7 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     safety: SafetyConfig = field(default_factory=SafetyConfig)
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
     env: str = "ambs/PointGoal1-v0"
     """Registered environment, short name, or `module:factory` of your own labelled one."""
     obs: Literal["vision", "vector", "both"] = "vision"
@@ -363,5 +402,6 @@ __all__ = [
     "SafetyConfig",
     "ShieldConfig",
     "Size",
+    "StopConfig",
     "TrainingConfig",
 ]

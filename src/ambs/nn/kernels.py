@@ -6,7 +6,9 @@ rows either way. Rows of one set of parameters are stacked, whatever `jax.vmap` 
 differentiate a batch, do not map a derivative with respect to parameters over examples.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,8 +27,23 @@ BACKWARD_PROGRAMS = 1024
 """Those of the backward pass; each sums the parameters' gradients over its rows."""
 
 
+_wanted = ContextVar("wanted", default=True)
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Within, what is traced is made of XLA's own operations alone, which it can split among devices."""
+    token = _wanted.set(False)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
 def available() -> bool:
-    """Whether this process computes on an NVIDIA GPU that Triton knows (Ampere or newer)."""
+    """Whether this process computes on an NVIDIA GPU that Triton knows (Ampere or newer), and kernels are wanted."""
+    if not _wanted.get():
+        return False
     if jax.default_backend() != "gpu":
         return False
     capability = getattr(jax.devices()[0], "compute_capability", "")

@@ -6,6 +6,7 @@ from ambs.report import formatting as cells
 from ambs.report import tables
 from ambs.report.curves import WINDOW
 from ambs.report.foresight import diagram
+from ambs.report.multiples import multiples
 from ambs.report.page import Html, join, page, table, tag
 from ambs.report.panels import LOSSES, OUTCOME, REST, SECTIONS
 from ambs.report.paper import SOURCE
@@ -83,6 +84,7 @@ def _environment(index: int, part: dict[str, Any], coverage: dict[str, str]) -> 
         tag("div", *map(_card, part["groups"]), class_="cards"),
         *(tag("p", tag("strong", row["label"]), f": {row['sentence']}.", class_="level") for row in part["levels"]),
         *(tag("p", sentence, class_="soft coverage") for sentence in sentences),
+        multiples(part),
         tag("div", _legend(index, part), *(_section(index, part, section) for section in SECTIONS)),
         _table("Outcomes", tables.outcomes(part)),
         _comparisons(part),

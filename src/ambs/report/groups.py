@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ambs.config.methods import METHODS, TITLES
 from ambs.report.runs import Run, flat
+from ambs.report.sweeps import words
 
 SHIELDED = frozenset(name for name, method in METHODS.items() if method.shielded)
 """Methods whose shield is on unless it was switched off."""
@@ -13,10 +14,11 @@ INERT = frozenset(
     for name in (
         "frames", "log_every", "checkpoint_every", "keep", "wandb", "max_skipped", "max_faults", "env_timeout", "replay",
     )
-) | {"seed", "env", "method"}  # fmt: skip
+) | {"seed", "env", "method", "stop.metric", "stop.at", "stop.below"}  # fmt: skip
 """Settings that do not change what is learnt, or are told apart elsewhere."""
 ONCE_ABSENT = {
-    "model.label_scale": "1.0", "model.grades": "0", "cameras": '"front"', "shield.failsafe_after": "null",
+    "model.label_scale": "1.0", "model.grades": "0", "cameras": '"front"',
+    "training.devices": "1", "shield.failsafe_after": "null",
 }  # fmt: skip
 """What settings were before there was a choice: a run that does not have them was made so."""
 LONGEST = 24
@@ -97,6 +99,9 @@ def _variants(env: str, method: str, runs: list[Run]) -> list[Group]:
     for number, (variant, members) in enumerate(zip(variants, configurations.values(), strict=True), start=1):
         kept, doubles = _one_per_seed(members)
         suffix, note = _suffix(method, variant, differing, number)
+        told = {words(run.varied) for run in members}
+        if len(differing) > 1 and len(told) == 1 and (brief := told.pop()):
+            suffix = f" ({brief})"  # In the sweep's own words.
         label = TITLES.get(method, method) + suffix
         groups.append(Group(env, method, label, kept, doubles, note, tuple(sorted(variant.items()))))
     return groups

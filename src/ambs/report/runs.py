@@ -13,6 +13,7 @@ import numpy as np
 from ambs.config.migration import migrated
 from ambs.errors import UserError
 from ambs.report.foresight import read_foresight
+from ambs.report.sweeps import varied
 from ambs.storage.files import reason
 from ambs.storage.run_folder import EPISODES, METRICS, RunFolder, iterate_rows
 
@@ -53,6 +54,8 @@ class Run:
     """What `ambs foresight` found; None where it was not asked."""
     missing: list[str] = field(default_factory=list)
     """What is not there or not right, in sentences."""
+    varied: dict[str, Any] = field(default_factory=dict)
+    """In which settings it differs from others of its sweep, where it is one of a sweep's."""
     name: str = ""
     """The folder's name, with that of the folder it is in where two runs would have the same."""
 
@@ -126,6 +129,9 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     if not runs:
         told = "; ".join(notes) if notes else "name run folders, or folders of them, such as runs"
         raise UserError(f"there is no run to report on: {told}")
+    known: dict[Path, dict[Path, dict[str, Any]]] = {}
+    for run in runs.values():
+        run.varied = varied(run.path, known)
     names = Counter(run.path.name for run in runs.values())
     for folder, run in runs.items():
         if names[run.name] > 1:

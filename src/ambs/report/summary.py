@@ -109,6 +109,7 @@ def _environment(part: Part, alike: Alike, colour: dict[str, int], curves: bool,
             for run in group.runs
             if run.foresight is not None
         ],
+        "swept": len(groups) > 1 and all(run.varied for group in groups for run in group.runs),
         "x": [round(float(value)) for value in at],
         "panels": draw_panels(groups, at) if curves and upto else [],
     }

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ambs.config.methods import PAPER
+from ambs.config.resolve import resolve, to_dict
 from ambs.errors import UserError
+from ambs.sweep.plan import Job
 
 Settings = tuple[tuple[str, Any], ...]
 """Settings that differ from a preset's, by dotted name."""
@@ -203,16 +205,17 @@ def cells(chosen: tuple[Panel, ...], seeds: int) -> tuple[Cell, ...]:
     )
 
 
-def settings(cell: Cell, scale: Scale) -> Settings:
-    """What a run sets beyond preset, method and task, by dotted name."""
+def job(cell: Cell, out: Path, scale: Scale, semantics: str = "corrected") -> Job:
+    """The run of a sweep that it is. Runs of other settings that were kept count, too."""
+    varied = {"env": cell.panel.task, "method": cell.variant.name}
+    return Job(str(cell.folder), out / cell.folder, wanted(cell, scale, semantics), varied, strict=False)
+
+
+def wanted(cell: Cell, scale: Scale, semantics: str = "corrected") -> dict[str, Any]:
+    """All settings that the cell's run has, nested."""
     training = (("training.frames", cell.panel.frames), ("training.train_ratio", cell.panel.train_ratio))
-    return (*scale.settings, *training, *cell.variant.settings, ("seed", cell.seed))
-
-
-def command(cell: Cell, scale: Scale, semantics: str = "corrected") -> list[str]:
-    """The arguments of `ambs` that train it."""
-    words = ["train", "--preset", scale.preset, "--semantics", semantics, "--method", cell.variant.method]
-    words += ["--env", cell.panel.task]
-    for name, value in settings(cell, scale):
-        words += [f"--{name.replace('_', '-')}", str(value)]
-    return words
+    changes: dict[str, Any] = {"env": cell.panel.task}
+    for name, value in (*scale.settings, *training, *cell.variant.settings, ("seed", cell.seed)):
+        part, _, last = name.rpartition(".")
+        (changes.setdefault(part, {}) if part else changes)[last] = value
+    return to_dict(resolve(scale.preset, semantics=semantics, method=cell.variant.method, changes=changes))

@@ -62,23 +62,27 @@ def save(
     meta: Mapping[str, Any],
     chunks: Mapping[str, Callable[[], Arrays]] | None = None,
     keep: int = 2,
+    still_ours: Callable[[], None] = lambda: None,
 ) -> Path:
     """Write `folder/<step>/`, read it back, and only then delete all but the `keep` last checkpoints up to this step.
 
     `chunks` are immutable pieces of the replay buffer: those already stored by an earlier checkpoint are referred to, the
     functions of the others are called and the result stored once in `folder/replay/`. OSErrors are raised; the earlier
-    checkpoints are then as they were, and after a `LeftoversError` the new one is whole too.
+    checkpoints are then as they were, and after a `LeftoversError` the new one is whole too. `still_ours` is asked before
+    anything is written, given its name or deleted, and raises where somebody else writes there by now.
     """
     chunks = chunks or {}
     _check_arguments(step, [*groups, *chunks], keep)
+    still_ours()
     folder.mkdir(parents=True, exist_ok=True)
-    stored = _store_chunks(folder / REPLAY, chunks, _vouched(folder, step), step)
+    stored = _store_chunks(folder / REPLAY, chunks, _vouched(folder, step), step, still_ours)
     path = _unused(folder, step)
     temporary = folder / f"{TEMPORARY}{path.name}"
     try:
         _remove(temporary)
         temporary.mkdir()
         _write(temporary, step, groups, meta, stored)
+        still_ours()
         os.replace(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)  # A full disk needs the space.
@@ -89,6 +93,7 @@ def save(
             verify(path / name, entry)
     except DamagedError as error:
         raise OSError(f"checkpoint {path.name} was not written correctly: {error}") from error
+    still_ours()
     try:
         earlier = [old for old in _candidates(folder) if old != path and step_of(old) <= step and _plausible(old)]
         _keep_only(folder, [path, *earlier[: keep - 1]])
@@ -163,7 +168,11 @@ def _vouched(folder: Path, step: int) -> dict[str, Any]:
 
 
 def _store_chunks(
-    replay: Path, chunks: Mapping[str, Callable[[], Arrays]], known: Mapping[str, Any], step: int
+    replay: Path,
+    chunks: Mapping[str, Callable[[], Arrays]],
+    known: Mapping[str, Any],
+    step: int,
+    still_ours: Callable[[], None],
 ) -> dict[str, dict[str, Any]]:
     """Entries of the manifest; a chunk is written unless it is known and there, by its size and, in turn, by its bytes."""
     replay.mkdir(exist_ok=True)
@@ -171,7 +180,12 @@ def _store_chunks(
         raise UserError(f"{replay} is a link, a plain folder is needed")
     there = {name: known[name] for name in chunks if name in known and has_size(_chunk(replay, name), known[name])}
     good = there.keys() - _found_damaged(replay, there, step)
-    return {name: there[name] if name in good else _store(replay, name, make()) for name, make in chunks.items()}
+    stored = {}
+    for name, make in chunks.items():
+        if name not in good:
+            still_ours()
+        stored[name] = there[name] if name in good else _store(replay, name, make())
+    return stored
 
 
 def _found_damaged(replay: Path, there: Mapping[str, Any], step: int) -> set[str]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ambs.errors import DISK_FAILED, RunError, UserError
+from ambs.errors import DISK_FAILED, STOPPED, RunError, UserError
 from ambs.storage.files import (
     TEMPORARY,
     finite,
@@ -27,8 +27,10 @@ from ambs.storage.files import (
     write_atomic,
     write_synced,
 )
+from ambs.storage.lease import Held, Lease, Lost, take
+from ambs.storage.leash import severed
 from ambs.storage.lines import Lines
-from ambs.storage.lock import Held, Lock, lock
+from ambs.storage.lock import Lock, lock
 from ambs.storage.provenance import source, versions
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 CONFIG = "config.json"
+LEDGER = "sweep.jsonl"
+"""In the folder of a sweep: which runs it has (`ambs.sweep.ledger`)."""
 METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
 PREFIXES = {METRICS: "", EPISODES: "episode/"}
 """What precedes a row's names in TensorBoard."""
@@ -58,9 +62,12 @@ class RunFolder:
         """SHA-256 of its bytes, as they were written or found."""
         self.log_error: str | None = None
         """The last error while logging, in words."""
+        self.notes: dict[str, Any] = {}
+        """What else every status from now on says."""
         self._lines = {name: Lines(path / name) for name in PREFIXES}
         self._events: EventFile | None = None
         self._lock: Lock | None = None
+        self._lease: Lease | None = None
 
     @classmethod
     def create(
@@ -76,6 +83,8 @@ class RunFolder:
     ) -> "RunFolder":
         """Make `root/<env>-<method>-s<seed>-<UTC time>/` and lock it; `config` are the resolved settings, `device` JAX's in
         words."""
+        if severed():
+            raise RunError("whoever started this run has ended, and so it was not begun", STOPPED)
         now = utc_now()
         record = {
             "format": FORMAT, "env": env, "method": method, "seed": seed, "config": config, "versions": versions(),
@@ -108,6 +117,7 @@ class RunFolder:
         temporary = self.path / f"{TEMPORARY}{CONFIG}"
         write_synced(temporary, data)
         self._lock = lock(temporary)
+        self._lease = take(self.path)
         os.replace(temporary, self.path / CONFIG)
         sync_folder(self.path)
         sync_folder(self.path.parent)
@@ -125,10 +135,23 @@ class RunFolder:
             self._lock = lock(self.path / CONFIG)
         except Held as error:
             raise Held(f"{error}{self._writer()}") from None
+        try:
+            self._lease = take(self.path, alone=self._lock.sure)
+        except OSError as error:
+            self.unlock()
+            raise UserError(f"{self.path} cannot be written to ({reason(error)})") from error
+        except UserError:
+            self.unlock()
+            raise
         # Whoever has written meanwhile may have replaced the file, and what is locked then is none.
         if RunFolder.open(self.path).digest != self.digest:
             self.unlock()
             raise UserError(f"{self.path / CONFIG} has changed while it was read: try again")
+
+    def still_ours(self) -> None:
+        """Refuse, with `Lost`, to write on where somebody else has taken over from a writer that seemed dead."""
+        if self._lease is not None:
+            self._lease.check()
 
     def extend(self, frames: int) -> None:
         """Change, for good, to how many frames the run goes; only for the writer.
@@ -136,6 +159,7 @@ class RunFolder:
         `config.json` is replaced as a whole, the lock with it, and keeps the digest of what it was under `earlier`, by which the
         checkpoints made until now are still known to be its own.
         """
+        self.still_ours()
         record = json.loads(to_json(self.record))
         record["config"]["training"]["frames"] = frames
         record["earlier"] = [*record.get("earlier", []), self.digest]
@@ -148,7 +172,8 @@ class RunFolder:
             new.release()
             temporary.unlink(missing_ok=True)
             raise
-        self.unlock()
+        if self._lock is not None:
+            self._lock.release()
         self._lock = new
         sync_folder(self.path)
         self.record, self.digest = record, hashlib.sha256(data).hexdigest()
@@ -212,6 +237,7 @@ class RunFolder:
             key: finite(value) for key, value in row.items() if key != "frames"
         }
         line = to_json(row, indent=None) + b"\n"
+        self.still_ours()
         with self.forgiving():
             self._lines[name].append(line)
             if self._events is not None:
@@ -221,6 +247,7 @@ class RunFolder:
         """Hand all rows to the operating system, those too that an earlier error held back, and TensorBoard's events."""
         from ambs.storage.tensorboard import rewrite
 
+        self.still_ours()
         with self.forgiving():
             for lines in self._lines.values():
                 lines.flush()
@@ -261,6 +288,7 @@ class RunFolder:
     def cut(self, positions: Mapping[str, int]) -> None:
         """Forget the rows after `positions`, which a checkpoint that is resumed knows nothing of; renew the events."""
         self.check(positions)
+        self.still_ours()
         self._drop_events()
         for name, lines in self._lines.items():
             lines.cut(positions[name])
@@ -274,7 +302,8 @@ class RunFolder:
             "state": state, "frames": frames, "agent_steps": agent_steps, "updates": updates, "message": message,
             "pid": os.getpid(), "host": socket.gethostname(), "updated": utc_now().isoformat(), "log_error": self.log_error,
         }  # fmt: skip
-        write_atomic(self.path / "status.json", to_json(finite(status | more)))
+        self.still_ours()
+        write_atomic(self.path / "status.json", to_json(finite(status | more | self.notes)))
 
     def read_status(self) -> dict[str, Any]:
         """The contents of `status.json`."""
@@ -291,14 +320,18 @@ class RunFolder:
 
     def close(self) -> None:
         """Flush and close all files, and let others write."""
-        self.flush()
+        with suppress(Lost):
+            self.flush()
         self._drop_events()
         for lines in self._lines.values():
             lines.close()
         self.unlock()
 
     def unlock(self) -> None:
-        """Let others write, without touching a file."""
+        """Let others write, without touching a file but the lease."""
+        if self._lease is not None:
+            self._lease.release()
+        self._lease = None
         if self._lock is not None:
             self._lock.release()
         self._lock = None

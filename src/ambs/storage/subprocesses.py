@@ -55,15 +55,21 @@ def launch(
     program: Sequence[str] = AMBS,
     environment: Mapping[str, str] | None = None,
     resumed: Path | None = None,
+    shared: Sequence[int] = (),
 ) -> Child:
-    """Start `ambs` with these arguments; what it prints is added to `home/output.txt`."""
+    """Start `ambs` with these arguments; what it prints is added to `home/output.txt`. It inherits the files in `shared`."""
     home.mkdir(parents=True, exist_ok=True)
     log = home / "output.txt"
     known = frozenset(path.parent for path in home.glob("*/config.json"))
     with log.open("ab") as file:
         # A session of its own: a terminal's Ctrl-C is for the parent, which then asks each child, once, to save and end.
         process = subprocess.Popen(
-            [*program, *arguments], stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+            [*program, *arguments],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+            pass_fds=shared,
         )
     return Child(name, process, home, log, known, resumed)
 

@@ -44,7 +44,9 @@ class Checkpoints:
             raise RunError(f"the logs could not be written ({reason(error)})", DISK_FAILED) from error
         keep = trainer.config.training.keep
         try:
-            path = checkpoint.save(self.folder.checkpoints, frames, groups, meta, pieces, keep=keep)
+            path = checkpoint.save(
+                self.folder.checkpoints, frames, groups, meta, pieces, keep, still_ours=self.folder.still_ours
+            )
         except checkpoint.LeftoversError as error:
             self.saved = frames
             raise RunError(f"old checkpoints could not be deleted ({reason(error)})", DISK_FAILED) from error

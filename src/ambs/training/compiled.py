@@ -32,6 +32,7 @@ from ambs.training.calibrate import (
     within_one_episode,
 )
 from ambs.training.learn import learn
+from ambs.training.parallel import Devices
 from ambs.world_model.model import WorldSpec
 
 
@@ -53,7 +54,9 @@ def compiled_init(spec: WorldSpec, config: Config, widths: Size, discrete: bool)
 @functools.lru_cache(maxsize=8)
 def compiled_learn(config: Config, mirror: Mirror | None = None) -> Any:
     """`learn`, compiled; donates the state."""
-    return jax.jit(functools.partial(learn, config=config, dtype=compute_dtype(), mirror=mirror), donate_argnums=0)
+    bound = functools.partial(learn, config=config, dtype=compute_dtype(), mirror=mirror)
+    devices = config.training.devices
+    return jax.jit(bound, donate_argnums=0) if devices == 1 else Devices(devices).compiled(bound)
 
 
 @functools.lru_cache(maxsize=8)

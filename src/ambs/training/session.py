@@ -21,9 +21,11 @@ from ambs.forks import refuse_after_fork
 from ambs.storage import checkpoint
 from ambs.storage.binding import check_bound
 from ambs.storage.files import finite, reason, to_json, write_atomic
+from ambs.storage.lease import Lost
 from ambs.storage.run_folder import RunFolder
 from ambs.training.asking import Life, lived
 from ambs.training.checkpoints import Checkpoints
+from ambs.training.early import EarlyStop, judge
 from ambs.training.observers import Observer, Row, import_wandb, run_log, shown_to, weights_and_biases, write_status
 from ambs.training.resume import reinstate
 from ambs.training.signals import stopping
@@ -50,15 +52,17 @@ class Session:
         self.trainer, self.folder = trainer, folder
         self.stop = stop or threading.Event()
         self.checkpoints = Checkpoints(folder, trainer)
+        self.early = EarlyStop(trainer.config.stop, folder, trainer.accounts.frames)
         wandb = [weights_and_biases(folder)] if trainer.config.training.wandb else []
-        trainer.observers = [run_log(folder, trainer), *wandb, *observers, self.checkpoints.observer()]
+        watching = [run_log(folder, trainer), self.early.observer(), *wandb, *observers]
+        trainer.observers = [*watching, self.checkpoints.observer()]
 
     def watched_by(self, observer: Observer) -> None:
         """Tell somebody else of what happens, too."""
         self.trainer.observers.insert(-1, observer)  # Before the checkpoints, which may fail.
 
     def run(self) -> str:
-        """Train to the end or until `stop` is set; returns the run's state: finished or interrupted.
+        """Train to the end, or until `stop` is set or the run's own rule gives it up; returns its state: finished or interrupted.
 
         A disk that does not take a checkpoint, environments with too many faults and updates that are no longer finite end
         it with a `RunError`; the last checkpoint is then as it was.
@@ -68,9 +72,12 @@ class Session:
     def life(self) -> Life[str]:
         """`run`, whoever answers what the trainer asks."""
         try:
-            finished = yield from self.trainer.life(self.stop.is_set)
-            state = FINISHED if finished else INTERRUPTED
+            until = lambda: self.stop.is_set() or self.early.stopped  # noqa: E731
+            ended = yield from self.trainer.life(until)
+            state = FINISHED if ended or self.early.stopped else INTERRUPTED
             self.checkpoints.save(state)
+        except Lost:
+            raise
         except BaseException as error:
             self.folder.flush()
             with suppress(OSError):
@@ -217,15 +224,19 @@ def _refuse_finished(found: checkpoint.Checkpoint, run: Path, config: Config) ->
     if played >= config.training.frames:
         _correct_status(run)
         raise Finished(f"{run} is finished: {played} frames are played; --frames with more lets it go on for longer")
+    verdict = judge(config.stop, run, played)
+    if verdict is not None and verdict.stopped:
+        _correct_status(run, stopped=verdict.says)
+        raise Finished(f"{run} is finished: it was given up by its rule, since {verdict.says}")
 
 
-def _correct_status(run: Path) -> None:
+def _correct_status(run: Path, **notes: str) -> None:
     """Say `finished` of a run that was killed after its last checkpoint, before it could."""
     folder = RunFolder.open(run)
     with suppress(UserError, OSError):
         status = folder.read_status()
         if status["state"] == "running":
-            write_atomic(run / "status.json", to_json(finite(status | {"state": FINISHED})))
+            write_atomic(run / "status.json", to_json(finite(status | {"state": FINISHED} | notes)))
 
 
 def train(config: Config, out: Path | str = "runs", *, on_metrics: Callable[[Row], None] | None = None) -> Path:

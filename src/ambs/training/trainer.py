@@ -40,6 +40,7 @@ from ambs.training.compiled import (
 )
 from ambs.training.learn import SKIPPED, updates_per_call
 from ambs.training.observers import Observer, Row
+from ambs.training.parallel import on_first
 from ambs.training.replay import Replay, Use, choose_place
 from ambs.training.state import TrainState
 
@@ -139,7 +140,8 @@ class Trainer(TrainState):
     @property
     def player(self) -> Player:
         """What acting needs of what was learned."""
-        return player_of(self.learned, self.thresholds, self.level)
+        learned = self.learned if self.config.training.devices == 1 else on_first(self.learned)
+        return player_of(learned, self.thresholds, self.level)
 
     @property
     def caveat(self) -> str:
@@ -277,7 +279,7 @@ class Trainer(TrainState):
         def windows(use: Use) -> Experience:
             return self.replay.windows(*place(use), length)
 
-        model, key = self.learned.model, (self.root, self.updates)
+        model, key = self.player.model, (self.root, self.updates)
         where = place(Use.THRESHOLDS)
         there = self.replay.windows(*where, length)
         saved = self.replay.who_acted(*where, length)[:, calibration.context :].any(axis=1)

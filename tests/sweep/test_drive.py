@@ -1,0 +1,173 @@
+"""Driving a sweep: what is stopped loses nothing, what is killed is resumed, what fails fails alone."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ambs.config.resolve import resolve, to_dict
+from ambs.storage.claim import Claim
+from ambs.storage.run_folder import RunFolder
+from ambs.sweep import drive
+from ambs.sweep.attempt import Attempt, Ended, Means
+from ambs.sweep.drive import run_all
+from ambs.sweep.local import Local, side_by_side
+from ambs.sweep.plan import Job, Needs
+from ambs.sweep.status import find
+from tests.report.synthetic import make_run
+
+ROOT = Path(__file__).parents[2]
+FAKE = (sys.executable, "-m", "tests.sweep.fake")
+
+
+@pytest.fixture
+def jobs(tmp_path, monkeypatch):
+    """Four runs, and children that find the tests."""
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
+    changes = {"env": "PointWorld", "training": {"frames": 20_000}}
+    found = []
+    for seed in range(4):
+        config = dataclasses.replace(resolve("quickstart", changes=changes), seed=seed)
+        found.append(Job(f"copt-s{seed}", tmp_path / f"copt-s{seed}", to_dict(config)))
+    return found
+
+
+def drive_all(jobs, parallel=2, stop=None, look=lambda _: None):
+    return run_all(jobs, Local(Means("cpu", program=FAKE), parallel), stop or threading.Event(), look)
+
+
+@pytest.mark.process
+def test_a_stop_saves_what_is_under_way(jobs, monkeypatch):
+    monkeypatch.setenv("AMBS_FAKE", "wait")
+    stop = threading.Event()
+
+    def look(names):
+        if all(list(one.home.glob("*/config.json")) for one in jobs if one.name in names):
+            stop.set()
+
+    outcome = drive_all(jobs, stop=stop, look=look)
+    assert (sorted(outcome.stopped), outcome.failed) == (["copt-s0", "copt-s1"], {})
+    assert (outcome.finished, outcome.failed, outcome.busy) == ([], {}, [])
+    assert not jobs[2].home.exists()
+
+
+@pytest.mark.process
+def test_what_fails_or_is_refused_fails_alone(jobs, monkeypatch):
+    for code, word in (("70", "ended with code 70: "), ("2", "was refused: ")):
+        monkeypatch.setenv("AMBS_FAKE", code)
+        outcome = drive_all(jobs[:2])
+        assert sorted(outcome.failed) == ["copt-s0", "copt-s1"]
+        assert all(word in why and "some words" in why for why in outcome.failed.values())
+
+
+class Scripted:
+    """An engine whose attempts end as they are told to."""
+
+    def __init__(self, ends):
+        self.ends, self.under_way, self.begun = ends, [], []
+
+    def room(self):
+        return 1 - len(self.under_way)
+
+    def begin(self, job):
+        self.under_way.append(job)
+        self.begun.append(job.name)
+
+    def ended(self):
+        found = [(job, self.ends[job.name].pop(0)) for job in self.under_way]
+        self.under_way = []
+        return found
+
+    def stop(self):
+        return []
+
+
+def test_attempts_are_repeated_as_they_deserve(jobs, monkeypatch):
+    """Stopped by others: until it is finished. Killed: as long as it comes further. Busy: when nothing else is to do, and not for
+    ever. Failed: not at all."""
+    monkeypatch.setattr(drive, "PAUSE", 0.001)
+    monkeypatch.setattr(drive, "AGAIN", 0.002)
+    monkeypatch.setattr(drive, "PATIENCE", 0.1)
+    stopped, done = Ended("stopped"), Ended("finished")
+    killed = [Ended("killed", "was killed", frames) for frames in (10, 10, 20, 20, 20)]
+    busy = [Ended("busy")] * 2
+    ends = {
+        "copt-s0": [stopped] * 5 + [done],
+        "copt-s1": killed,
+        "copt-s2": [*busy, done],
+        "copt-s3": [Ended("busy")] * 10_000,
+    }
+    engine = Scripted(ends)
+    outcome = run_all(jobs, engine, threading.Event(), lambda _: None)
+    assert sorted(outcome.finished) == ["copt-s0", "copt-s2"]
+    assert outcome.failed == {"copt-s1": "was killed, 3 times without coming any further"}
+    assert outcome.busy == ["copt-s3"]
+    assert engine.begun.count("copt-s0") == 6
+    assert ends["copt-s1"] == []
+
+
+def test_a_job_goes_on_with_what_is_there(jobs, monkeypatch):
+    """Finished: nothing is started. Claimed: left alone. Other settings: named, and never written to."""
+    started = []
+    monkeypatch.setattr("ambs.sweep.attempt.launch", lambda *args, **more: started.append(args))
+    done, claimed, other, _ = jobs
+    for one, settings in ((done, done.settings), (other, other.settings | {"obs": "both"})):
+        run = make_run(one.home, env="PointWorld", config=settings)
+        assert RunFolder.open(run).config["seed"] == one.settings["seed"]
+    assert Attempt(done, Means()).poll().kind == "finished"
+    somebody = Claim(claimed.home)
+    assert find(claimed).state == "running"
+    assert Attempt(claimed, Means()).poll().kind == "busy"
+    somebody.release()
+    refused = Attempt(other, Means()).poll()
+    assert refused.kind == "failed"
+    assert 'obs="both"' in refused.why
+    assert started == []
+    longer = dataclasses.replace(
+        done, settings=done.settings | {"training": done.settings["training"] | {"frames": 30_000}}
+    )
+    assert find(longer).state == "broken"
+
+
+@pytest.mark.process
+def test_a_child_ends_with_its_parent(jobs, tmp_path):
+    """A driver that is killed leaves nobody who goes on writing, and the folder is free as soon as the last of them has ended."""
+    code = (
+        "import subprocess, sys, os; from pathlib import Path; from ambs.storage.claim import Claim\n"
+        "claim = Claim(Path(sys.argv[1]))\n"
+        "child = 'import time; from ambs.storage.leash import wear; wear(); time.sleep(60)'\n"
+        "env = os.environ | {'AMBS_LEASH': str(os.getpid())}\n"
+        "print(subprocess.Popen([sys.executable, '-c', child], pass_fds=[claim.fd], env=env).pid, flush=True)\n"
+        "import time; time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "home")], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    os.kill(child, signal.SIGSTOP)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    home = dataclasses.replace(jobs[0], home=tmp_path / "home")
+    assert find(home).state == "running"
+    os.kill(child, signal.SIGCONT)
+    end = time.monotonic() + 20
+    while find(home).state == "running":
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    Claim(home.home).release()
+
+
+def test_how_many_fit(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("ambs.sweep.local.has_gpu", lambda: True)
+    assert side_by_side(None, Needs(cpus=2.0), "cpu") == 4
+    assert side_by_side(None, Needs(), "auto") == 1
+    assert side_by_side(None, Needs(gpus=0.25), "auto") == 4
+    assert side_by_side(3, Needs(), "auto") == 3
+    share = Local(Means("gpu"), 4)._means.environment()
+    assert share["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.225"

@@ -35,6 +35,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     from ambs.config.resolve import resolve
     from ambs.nn.precision import compute_dtype
+    from ambs.training.asking import Clock
     from ambs.training.trainer import Trainer
 
     training: dict[str, Any] = {
@@ -53,8 +54,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         jax.block_until_ready(trainer.learned)
         warm_up = time.perf_counter() - begun
         played, learned = _rate(trainer, options.seconds)
-        act_ms = min(trainer._time_decision() for _ in range(5))
-        due, trainer._learn_what_is_due = trainer._learn_what_is_due, lambda: None  # type: ignore[method-assign]
+        clock = Clock(trainer._question(None, config.shielded))
+        act_ms = min(trainer.answer(clock) for _ in range(5))
+        due, trainer._learn_what_is_due = trainer._learn_what_is_due, lambda: iter(())  # type: ignore
         alone, _ = _rate(trainer, options.seconds / 3)
         trainer._learn_what_is_due = due  # type: ignore[method-assign]
         update_ms = _update_ms(trainer)

@@ -9,9 +9,12 @@ import pytest
 SETTING = """
 import ambs, gymnasium, jax, numpy
 from ambs.dynamics import Step
-from ambs.shield import shield, shield_with_deadline
+from ambs.envs import with_pictures
+from ambs.shield import rule, shield, shield_with_deadline
+from ambs.training.offline import fit
 
 psi, plain = ambs.parse_formula("!a"), gymnasium.make("Pendulum-v1")
+blank = object.__new__(ambs.Agent)
 move = lambda key, state, action: Step(state, jax.numpy.zeros((1, 1), bool), jax.numpy.array(True))
 still = lambda key, state: jax.numpy.zeros(2)
 
@@ -144,6 +147,44 @@ MISTAKES = {
     "ambs.config.resolve.from_dict([])": "settings must be a mapping, such as to_dict gives, got []",
     "problem(psi=ambs.bounded_safety(psi, .1, 3))": "psi must be a formula over atoms, without P [ … ], got P>=0.9 [ G<=3 !a ]",
     "ambs.AgentConfig(penalty='x')": "penalty must be one of none, lag, penl, plpg, copt, got 'x'",
+    "ambs.ShieldConfig(path='G<=3 hazard &')": "expected",
+    "ambs.ShieldConfig(hold=10**12)": "hold must lie in [1, 100000], got 1000000000000",
+    "ambs.TrainingConfig(capacity=10**14)": "capacity must be at most 10000000000, got 100000000000000",
+    "ambs.evaluate(3)": "load takes the path of a run folder, got 3",
+    "ambs.evaluate('run', make=3)": "make must be a function that makes an environment, or the name of one, got 3",
+    "ambs.load('run', trust='no')": "trust must be true or false, got 'no'",
+    "ambs.load('run', 'x')": "frames must be a whole number of at least 0, got 'x'",
+    "ambs.load('run', 10**30)": "frames must be a whole number from 0 to 9007199254740992, got 1000000000000000000000000000000",
+    "ambs.Agent(None, None, None)": "an agent comes from ambs.load(run); its settings must be a Config, got None",
+    "ambs.Guard(None, still)": "a guard is made of an agent, such as ambs.load(run) gives, got None",
+    "ambs.Guard(blank, still, limit_ms='x')": "limit_ms must be a number, got 'x'",
+    "ambs.Guard(blank, still, seed='x')": "seed must be a whole number from 0 to 9007199254740992, got 'x'",
+    "ambs.Guard(blank, still, deterministic='no')": "deterministic must be true or false or null, got 'no'",
+    "ambs.Shielded(ambs.make('PointWorld'), still)": "Shielded needs a ShieldProblem, got <function",
+    "ambs.ShieldedVector(None, None)": "ShieldedVector needs a gymnasium.vector.VectorEnv, got None",
+    "ambs.ShieldedVector(ambs.make_vector('PointWorld', 1), still)": (
+        "a guard is needed, such as ambs.load(run).guard(policy) gives, got <function"
+    ),
+    "ambs.train_shield(3, policy=still)": "train_shield takes a function that makes an environment, or the name of one, got 3",
+    "ambs.train_shield('PointWorld', policy=still, out=3)": "out must be the path of a folder, got 3",
+    "ambs.train_shield('PointWorld', policy=still, on_metrics=3)": "on_metrics must be a function that takes a row, got 3",
+    "ambs.train_shield('PointWorld', policy=still, training=3, frames=9)": "training must be a group of settings, got 3",
+    "ambs.train_shield('PointWorld', policy=still, frames=400)": "a prefill of",
+    "ambs.train(ambs.resolve('quickstart', changes={'training': {'length': 1}}))": "length must be at least 2",
+    "ambs.train(ambs.resolve('quickstart', changes={'calibration': {'context': 10**6}}))": "calibration.context and the shield's",
+    "fit(3)": "data must be a list of files of episodes, such as ['episode-000000.npz'], got 3",
+    "fit('episode-000000.npz')": "data must be a list of files of episodes, such as ['episode-000000.npz'], got 'episode",
+    "fit([3])": "data must be paths of files of episodes, and one of them is 3",
+    "fit([], updates='x')": "updates must be a whole number of at least 1, got 'x'",
+    "fit([], out=3)": "out must be the path of a folder, got 3",
+    "with_pictures(plain, size=10**9)": "size must be a multiple of 16 pixels, 4096 at most, got 1000000000",
+    "rule('x')": "a rule is that of a ShieldConfig, got 'x'",
+    "ambs.make('PointWorld').unwrapped.set_state('x')": "the state of PointWorld must be what get_state gave, with ",
+    "ambs.make('Grid').unwrapped.set_state({})": "the state of Grid must be what get_state gave, with cell, steps, rng, got {}",
+    "ambs.make('PointWorld').unwrapped.step('x')": "an action of point_world is two finite numbers, got x",
+    "ambs.make('Grid').unwrapped.step('x')": "an action of grid is a whole number from 0 to 4, got x",
+    "ambs.make_vector('PointWorld', 1).reset(options=3)": "options of a reset must be a mapping or None, got 3",
+    "ambs.make_vector(lambda: plain, 1, serial='x')": "serial must be true or false, got 'x'",
     "ambs.SafetyConfig(cost=1e308)": "cost must be at most 1000000.0, got 1e+308",
     "ambs.TrainingConfig(envs=10**7, capacity=10**12)": "envs must be at most 1000000, got 10000000",
 }

@@ -27,6 +27,13 @@ class Walk(gym.Env):
         return self.state.copy(), 10.0 * self.state[0], bool(self.state[0] > 3), bool(self.state[1] >= 20), {}
 
 
+class Broken(Walk):
+    """Cannot be started."""
+
+    def reset(self, *, seed=None, options=None):
+        raise RuntimeError("no battery")
+
+
 def make():
     return with_labels(Walk(), labels=lambda o, i: {"far": bool(o[0] > 1.5)}, spec="!far")
 
@@ -95,6 +102,16 @@ def test_a_policy_that_never_proposes_anything_is_refused(envs, tmp_path):
     with pytest.raises(UserError, match="proposed nothing in 20 steps: the policy raised ZeroDivisionError"):
         next(record_episodes(envs, lambda o: 1 / 0, tmp_path, 1))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_world_that_cannot_be_started_is_refused(tmp_path):
+    envs = make_vector(lambda: with_labels(Broken(), labels=lambda o, i: {"far": False}, spec="!far"), 1, serial=True)
+    with pytest.raises(UserError, match="the environment cannot start an episode: RuntimeError in a reset: no battery"):
+        list(record_episodes(envs, ask, tmp_path / "logs", 1))
+    for wrong, sentence in (({"episodes": 0}, "episodes must be"), ({"episodes": 1, "seed": -1}, "seed must be")):
+        with pytest.raises(UserError, match=sentence):
+            list(record_episodes(envs, ask, tmp_path / "logs", **wrong))
+    envs.close()
 
 
 def test_from_the_command_line(tmp_path, monkeypatch, capsys):

@@ -163,11 +163,54 @@ def test_bad_input_gets_a_sentence(agent, seen):
         agent.guard(steady, failsafe=[2.0, 0.0])
     with pytest.raises(ambs.UserError, match="a policy is an object with predict"):
         agent.guard(3)
+    for options, sentence in (
+        ({"limit_ms": float("nan")}, "limit_ms must be above 0, or None for no limit, got nan"),
+        ({"seed": -1}, "seed must be a whole number from 0 to"),
+    ):
+        with pytest.raises(ambs.UserError, match=sentence):
+            agent.guard(steady, **options)
     guard = agent.guard(steady)
-    with pytest.raises(ambs.UserError, match="episode_start must be 1 truth values"):
-        guard.act(seen, episode_start=np.zeros(2, bool))
+    for start in (np.zeros(2, bool), "x", 2):
+        with pytest.raises(ambs.UserError, match="episode_start must be 1 truth values"):
+            guard.act(seen, episode_start=start)
+    for wrong in (None, "left", [], np.zeros((0, 9))):
+        with pytest.raises(ambs.UserError, match="an observation must be an array of numbers, or a dictionary of such"):
+            guard.act(wrong)
+    for wrong in ({}, {"a": seen, "b": np.stack([seen, seen])}):
+        with pytest.raises(ambs.UserError, match="an observation must have parts, all of one environment"):
+            guard.act(wrong)
+    with pytest.raises(ambs.UserError, match="a proposed action must be an array"):
+        guard.check(seen, [[1], [1, 2]])
+    for which in (np.array([True, True]), np.zeros(1)):
+        with pytest.raises(ambs.UserError, match="which takes 1 truth values"):
+            agent.start().observe(np.zeros(2), which=which)
     with pytest.raises(ambs.UserError, match="2 proposed actions"):
         guard.check(np.stack([seen, seen]), np.zeros((3, 2)))
+
+
+def test_a_masked_observation_is_refused_behind_a_guard_too(agent, seen):
+    guard = agent.guard(steady)
+    guard.act(seen)
+    assert guard.act(np.ma.masked_array(seen, mask=[True, *8 * [False]])).overridden
+    assert "masked" in agent.refused
+
+
+def test_a_guard_of_another_world_is_refused(agent):
+    guard, other = agent.guard(steady), r"the guard was made for actions in Box.* and the environment's are in Discrete"
+    for make in (lambda: ambs.make("Grid"), lambda: gym.make("CartPole-v1")):
+        with pytest.raises(ambs.UserError, match=other):
+            ambs.Shielded(make(), guard)
+    with pytest.raises(ambs.UserError, match=other):
+        ambs.ShieldedVector(ambs.make_vector("Grid", 1), guard)
+    wet = ambs.with_labels(ambs.make("PointWorld"), labels=lambda *_: set(), spec="!wet")
+    with pytest.raises(
+        ambs.UserError, match="the guard knows the labels hazard, outside, and the environment's are wet"
+    ):
+        ambs.Shielded(wet, guard)
+    with pytest.raises(
+        ambs.UserError, match="around a guard Shielded takes nothing but environment and guard, got seed"
+    ):
+        ambs.Shielded(ambs.make("PointWorld"), guard, seed=3)
 
 
 def test_an_environment_behind_a_guard(agent):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import pytest
@@ -82,6 +83,14 @@ def no_battery():
     return Flat()
 
 
+def idle():
+    """A factory of a policy."""
+    return lambda observation: [0.0, 0.0]
+
+
+RESULTS = str(Path(__file__).parents[2] / "results" / "pointgoal2")
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -131,6 +140,22 @@ def no_battery():
         ([*QUICK, "--frames", "9000", "--training.frames", "8000"], "--training.frames is said to be 9000 and 8000"),
         (["guarantee", "--traces=3", "--traces", "4"], "--traces is said to be 3 and 4: say it once"),
         (["eval", "nowhere", "--policy", "random", "--shield", "on"], "--policy random acts without a shield"),
+        (
+            [*QUICK, "--method", "copt", "--policy", "tests.cli.test_cli:idle"],
+            "method copt takes no policy: guard does",
+        ),
+        ([*QUICK, "--method", "guard"], "method guard needs the policy that acts"),
+        (["demo", "--safety-level", "1.5"], "--safety-level must lie strictly between 0 and 1, got 1.5"),
+        (["demo", "--episodes", "1000000000"], "--episodes must be a whole number from 1 to 10000, got 1000000000"),
+        (["demo", "--out", __file__], "--out must be a folder"),
+        (["eval", "nowhere", "--record", f"{__file__}/x"], "--record must be a folder"),
+        (["inspect", "recorded", "--audit", "."], "--audit must be a file, and . is a folder"),
+        (["quickstart", "--frames", "0"], "frames must be at least 1, got 0"),
+        (["quickstart", "--frames", "3000"], "a prefill of 800 steps leaves nothing to learn in"),
+        (["record-episodes", "PointWorld", "--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
+        (["compare"], "name run folders, or folders of them"),
+        (["compare", RESULTS, "--at", "1000000000"], "no run has 1,000,000,000 frames"),
+        (["compare", RESULTS, "--spec", "!lava"], "violations cannot be counted by Ψ = !lava"),
         (["reproduce", "table1", "--methods", "--dry-run"], "--methods names none"),
         (["reproduce", "table1", "--seeds", "20000", "--dry-run"], "--seeds must be at least 1 and at most 1000"),
         (["reproduce", "table1", "--out", __file__, "--dry-run"], "--out must be a folder"),

@@ -29,6 +29,7 @@ from ambs import config
 from ambs.cli.main import main
 from ambs.storage import checkpoint
 from ambs.storage.run_folder import read_rows
+from ambs.training.asking import Life
 from ambs.training.trainer import Trainer
 from tests.faults.counts import count as how_many
 from tests.tiny import TINY
@@ -146,11 +147,11 @@ def job_sigterm(folder: Path, count: int) -> dict[str, Any]:
 def signalled(rng: random.Random) -> Iterator[None]:
     """Within, this process gets a SIGTERM: one time in five while it starts, else some steps later, wherever it is then."""
     turns, over = [0], threading.Event()
-    inner = Trainer.turn
+    inner = Trainer.moves
 
-    def turn(trainer: Trainer) -> None:
+    def moves(trainer: Trainer) -> Life[None]:
         turns[0] += 1
-        inner(trainer)
+        yield from inner(trainer)
 
     wanted, moment = (
         (0, rng.uniform(0, 2)) if rng.random() < 0.2 else (rng.randrange(1, FRAMES // 20), rng.uniform(0, 0.03))
@@ -163,26 +164,26 @@ def signalled(rng: random.Random) -> Iterator[None]:
             os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=send)
-    Trainer.turn = turn  # type: ignore[method-assign]
+    Trainer.moves = moves  # type: ignore[method-assign]
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
-        Trainer.turn = inner  # type: ignore[method-assign]
+        Trainer.moves = inner  # type: ignore[method-assign]
 
 
 def cli(folder: Path, arguments: list[str]) -> None:
     """Be `ambs train` or `ambs resume`, for somebody who will kill this process; FOLDER/progress tells the frames played."""
     told = os.open(folder / "progress", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    inner = Trainer.turn
+    inner = Trainer.moves
 
-    def turn(trainer: Trainer) -> None:
-        inner(trainer)
+    def moves(trainer: Trainer) -> Life[None]:
+        yield from inner(trainer)
         os.pwrite(told, f"{trainer.accounts.frames:12d}".encode(), 0)
 
-    Trainer.turn = turn  # type: ignore[method-assign]
+    Trainer.moves = moves  # type: ignore[method-assign]
     sys.exit(train(folder, "killed") if arguments == ["train"] else ambs(*arguments))
 
 

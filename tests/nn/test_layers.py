@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ambs.nn.layers import GRU, MLP, Conv, Dense, LayerNorm, Linear, trunc_normal
+from ambs.nn.layers import GRU, MLP, Conv, Dense, LayerNorm, Linear, as_products, trunc_normal
 from ambs.nn.precision import at_least_float32, cast, compute_dtype
 from tests.tiny import quick_jit
 
@@ -58,6 +58,21 @@ def test_convolutions_halve_and_double():
     raw = Conv(3, 5, key=fresh(), plain=True)
     patch = np.pad(np.asarray(image), ((1, 1), (1, 1), (0, 0)))[4:8, 6:10]
     np.testing.assert_allclose(raw(image)[2, 3], np.einsum("hwi,hwio->o", patch, raw.weight), rtol=1e-4, atol=1e-5)
+
+
+def test_halving_as_a_product_is_the_same():
+    """And so are its gradients, of the image and of the kernel; nothing but the way is changed, and back again."""
+    plain = Conv(3, 5, key=fresh())
+    product = as_products({"a": (plain, 1.0)})["a"][0]
+    image = jax.random.normal(jax.random.key(1), (8, 12, 3))
+    total = lambda conv, image: (conv(image) ** 3).sum()  # noqa: E731
+    ours, theirs = (jax.tree.leaves(jax.grad(total, (0, 1))(conv, image)) for conv in (product, plain))
+    for one, other in zip((*ours, product(image)), (*theirs, plain(image)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    back = as_products(product, False)
+    assert (plain.product, product.product, jax.tree.structure(back)) == (False, True, jax.tree.structure(plain))
+    assert "conv_general" in str(jax.make_jaxpr(plain)(image))
+    assert "conv_general" not in str(jax.make_jaxpr(product)(image))
 
 
 @pytest.mark.parametrize("inputs", [5, 16])

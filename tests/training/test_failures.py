@@ -42,9 +42,10 @@ class Dummy(Trainer):
     def finished(self):
         return self.accounts.frames >= self.config.training.frames
 
-    def turn(self):
+    def moves(self):
         self.accounts.frames += 100
         self.trouble(self.accounts.frames)
+        yield from ()
 
     def close(self):
         self.closed = True
@@ -292,20 +293,24 @@ def test_counters_beyond_reason_are_refused(name, tmp_path):
 def test_progress_tells_what_is_known(capsys):
     """No mean of no episodes; speed and time left from the second row on by which there were updates, and never below zero."""
     display = Display()
-    display.wanted = 1000
+    watcher, other = display.observer(), display.observer("seed 7")
+    run = display.runs[0]
+    run.wanted = 1000
     row = {"violations": 0, "updates/skipped": 0, "time/frames_per_second": 777.0}
-    display.show({**row, "frames": 300, "updates": 0})
-    display.show({**row, "frames": 400, "updates": 6})
+    watcher.metrics({**row, "frames": 300, "updates": 0})
+    watcher.metrics({**row, "frames": 400, "updates": 6})
     first, second = capsys.readouterr().out.splitlines()
     assert first.split() == ["300", "frames", "violations", "so", "far", "0"]
     assert second.split() == ["400", "frames", "violations", "so", "far", "0"]
-    display.since = (display.since[0] - 10, display.since[1])
-    display.observer().episode({"return": 2.5, "violations": 3})
-    display.show({**row, "frames": 600, "updates": 9})
+    run.since = (run.since[0] - 10, run.since[1])
+    watcher.episode({"return": 2.5, "violations": 3})
+    watcher.metrics({**row, "frames": 600, "updates": 9})
     third = capsys.readouterr().out
     assert "return 2.50  violations/episode 3.0" in third
     assert third.rstrip().endswith("frames/s 777  left 20 s")
-    assert display._left(1006, *display.since) == "0 s"
+    assert run.left(1006) == "0 s"
+    other.metrics({**row, "frames": 300, "updates": 0})
+    assert capsys.readouterr().out.split() == ["seed", "7", *first.split()]
 
 
 def test_what_is_ignored_stays_ignored():

@@ -13,6 +13,7 @@ from ambs.acting.agent import Agent
 from ambs.acting.evaluate import evaluate, paired, summary
 from ambs.agent import behaviour
 from ambs.config.resolve import changed, resolve
+from ambs.training import compiled
 from ambs.training import trainer as training
 from tests.tiny import swift
 
@@ -33,8 +34,8 @@ EPISODES = 24
 
 def figures(config: Any = CONFIG) -> dict[str, float]:
     """Train and evaluate: return of the shielded agent and of random play, violating frames per 1000 with and without."""
-    compiled = (act.compiled_act, training.compiled_learn, training.compiled_calibration)
-    for cache in compiled:
+    caches = (act.compiled_act, compiled.compiled_learn, compiled.compiled_calibration)
+    for cache in caches:
         cache.cache_clear()
     with swift():
         trainer = training.Trainer(config)
@@ -43,7 +44,7 @@ def figures(config: Any = CONFIG) -> dict[str, float]:
         agent = Agent(trainer.player, trainer.interface, config)
         found = paired(agent, EPISODES, seed=1)
         chance = summary(evaluate(agent, EPISODES, seed=1, policy="random"))
-    for cache in compiled:
+    for cache in caches:
         cache.cache_clear()
     return {
         "return": found["on"]["return"].mean,

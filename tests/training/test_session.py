@@ -20,10 +20,11 @@ from ambs.errors import UserError
 from ambs.shield import Reason
 from ambs.storage import checkpoint
 from ambs.storage.run_folder import RunFolder, read_rows
+from ambs.training.compiled import compiled_learn
 from ambs.training.observers import Observer, weights_and_biases
 from ambs.training.resume import capture, reinstate
 from ambs.training.session import Session, _without, reopen, start
-from ambs.training.trainer import Diverged, compiled_learn
+from ambs.training.trainer import Diverged
 from tests.tiny import tiny_sizes
 
 pytestmark = pytest.mark.learns

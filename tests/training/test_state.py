@@ -101,8 +101,9 @@ class Walker(Trainer):
         self.config, self.observers = SimpleNamespace(training=SimpleNamespace(frames=3)), observers
         self.accounts = Accounts(1, ())
 
-    def turn(self):
+    def moves(self):
         self.accounts.frames += 1
+        yield from ()
 
 
 def test_the_loop_tells_everybody_of_every_turn():

@@ -112,9 +112,11 @@ class _Play:
     def episode(self, seed: int, stop: Callable[[], bool]) -> Episode | None:
         """Play it; None if not even one step could be."""
         raw, infos = self.envs.reset(seed=[seed])
+        if infos["faults"]:
+            raise UserError(f"the environment cannot start an episode: {infos['faults'][0].reason}")
         self._see(raw, infos)
         held: np.ndarray | None = None
-        ended, cut = False, bool(infos["faults"])
+        ended = cut = False
         while not (ended or cut or stop()):
             wanted, why = self.propose(raw, not self.actions)
             if len(self.actions) % SPELL == 0:

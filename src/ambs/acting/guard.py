@@ -72,8 +72,8 @@ class Guard:
             raise UserError(f"a guard is made of an agent, such as ambs.load(run) gives, got {short(agent)}")
         agent = agent if imagined is None else agent.imagining(imagined)
         self.agent, self.policy, self.limit_ms = agent, check_policy(policy), check_limit(limit_ms)
-        self.seed, usual = whole("seed", seed, 0, LARGEST), agent.config.training.deterministic
-        self.deterministic = usual if deterministic is None else checked("deterministic", deterministic, bool)
+        self.seed, asked = whole("seed", seed, 0, LARGEST), checked("deterministic", deterministic, bool | None)
+        self.deterministic: bool = agent.config.training.deterministic if asked is None else asked
         self.action_space = _action_space(agent)
         self.failsafe = agent.interface.last_resort() if failsafe is None else _action("failsafe", failsafe, self)
         self.counts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))

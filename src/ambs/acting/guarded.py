@@ -19,7 +19,7 @@ class GuardedEnv(gym.Wrapper):
     def __init__(self, env: gym.Env, guard: Guard) -> None:
         if not isinstance(env, gym.Env):
             raise UserError(f"Shielded needs a gymnasium.Env, got {short(env)}")
-        _check(guard, env.action_space, getattr(env.unwrapped, "atoms", None))
+        _check(guard, env.action_space, env.get_wrapper_attr("atoms") if env.has_wrapper_attr("atoms") else None)
         super().__init__(env)
         self.guard = guard
         self._observation: Any = None
@@ -54,7 +54,7 @@ class ShieldedVector(VectorWrapper):
     def __init__(self, env: VectorEnv, guard: Guard) -> None:
         if not isinstance(env, VectorEnv):
             raise UserError(f"ShieldedVector needs a gymnasium.vector.VectorEnv, got {short(env)}")
-        _check(guard, env.single_action_space, getattr(env.unwrapped, "atoms", None))
+        _check(guard, env.single_action_space, getattr(env, "atoms", None))
         super().__init__(env)
         self.guard = guard
         self._same_step = env.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP

@@ -73,4 +73,4 @@ class RecordEpisodes:
             print(f"ambs: the policy failed now and then, first thus: {failed}", file=sys.stderr)
         have = len(list(self.out.glob("episode-*.npz")))
         print(f"{count} episodes written, {have} of {self.episodes} in {self.out}")
-        return STOPPED if stop.is_set() and have < self.episodes else 0
+        return 0 if have >= self.episodes else STOPPED if stop.is_set() else 1

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import tyro
 
-from ambs.cli.train import prepare_device, watch
+from ambs.cli.train import prepare_device, watch, watch_fleet
 from ambs.cli.words import refuse_file
 from ambs.config import Config
+from ambs.config.seeds import check_fleet, parse_seeds
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Train:
     stays, unless Δ does not exceed it. None: the preset's Δ and horizon, the environment's own Ψ."""
     shield: Literal["on", "off"] | None = None
     """Switch the shield, whatever the method; None: as the method has it."""
+    seeds: str | None = None
+    """Several seeds at once in one process, such as 0-4 or 0,2,5, with a run folder each; on a GPU one mapped call decides, and
+    one learns, for all of them. In place of --seed."""
     config: Path | None = None
     """JSON file of settings, nested like config.json of a run folder; or such a config.json itself."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
@@ -49,6 +53,9 @@ class Train:
         """Train, with a display."""
         refuse_file("--out", self.out)
         self.settings.refuse_futile()
+        if self.seeds is not None:
+            seeds = parse_seeds(self.seeds)
+            check_fleet(self.settings, seeds)
         if self.dry_run:
             from ambs.acting.foreign import load_policy
             from ambs.acting.rehearsal import check_given, rehearse
@@ -66,7 +73,13 @@ class Train:
             policy = None if self.policy is None else load_policy(self.policy)
             return start(self.settings, self.out, command=["ambs", *sys.argv[1:]], policy=policy, **hooks)
 
-        return watch(begin)
+        def begin_all(**hooks: Any) -> Any:
+            prepare_device(self.device, self.settings.model.size)
+            from ambs.training.fleet import start_fleet
+
+            return start_fleet(self.settings, seeds, self.out, command=["ambs", *sys.argv[1:]], **hooks)
+
+        return watch(begin) if self.seeds is None else watch_fleet(begin_all)
 
 
 def flag_aliases(settings: type[Config]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from ambs.cli.words import refuse_twice
-from ambs.errors import STOPPED, UserError
+from ambs.errors import STOPPED, RunError, UserError
 
 if TYPE_CHECKING:
     from ambs.cli.settings import Train
+    from ambs.training.fleet import Fleet
     from ambs.training.session import Session
 
 WHAT = "Train an agent: world model, task policy, backup policy and shield, from scratch."
@@ -30,8 +31,8 @@ class Resume:
     """Go on with a run that was stopped or killed, from its newest intact checkpoint, as if it had never stopped;
     or, with --frames, with a run that is finished."""
 
-    run_folder: tyro.conf.Positional[Path]
-    """The run folder."""
+    run_folders: tyro.conf.Positional[list[Path]]
+    """The run folder; several, which differ in the seed only, go on together (a fleet)."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
     frames: int | None = None
@@ -46,22 +47,35 @@ class Resume:
 
     def run(self) -> int:
         """Train on."""
+        if not self.run_folders:
+            raise UserError("resume is given no run folder: name one, or several of one configuration")
+        first = self.run_folders[0]
+        common: dict[str, Any] = {"frames": self.frames, "env": self.env, "trust": self.trust}
 
-        def again(**hooks: Any) -> Session:
+        def prepare() -> None:
             from ambs.config.resolve import from_dict
             from ambs.storage.run_folder import RunFolder
 
-            prepare_device(self.device, from_dict(RunFolder.open(self.run_folder).config).model.size)
+            prepare_device(self.device, from_dict(RunFolder.open(first).config).model.size)
+
+        def again(**hooks: Any) -> Session:
+            prepare()
             from ambs.acting.foreign import load_policy
             from ambs.training.session import reopen
 
             hooks["policy"] = None if self.policy is None else load_policy(self.policy)
-            session, sentences = reopen(self.run_folder, frames=self.frames, env=self.env, trust=self.trust, **hooks)
+            session, sentences = reopen(first, **common, **hooks)
             for sentence in sentences:
                 print(f"ambs: {sentence}", file=sys.stderr)
             return session
 
-        return watch(again)
+        def all_again(**hooks: Any) -> Fleet:
+            prepare()
+            from ambs.training.fleet import reopen_fleet
+
+            return reopen_fleet(self.run_folders, **common, **hooks)
+
+        return watch(again) if len(self.run_folders) == 1 else watch_fleet(all_again)
 
 
 def parse_train(args: list[str]) -> Train:
@@ -95,6 +109,8 @@ def parse_train(args: list[str]) -> Train:
         args=args,
         default=Train(settings=settings),
     )
+    if found.seeds is not None and any(word.partition("=")[0] == "--seed" for word in args):
+        raise UserError("--seed is one, --seeds are several: leave one of them out")
     if found.settings.shield.approximation_error == settings.shield.approximation_error:
         for note in notes:
             print(f"ambs: {note}", file=sys.stderr)
@@ -189,6 +205,56 @@ def watch(begin: Any, say: Callable[[Session, str], None] | None = None) -> int:
     except OSError:  # A terminal that has gone away.
         silence()
     return 0 if state == "finished" else STOPPED
+
+
+def watch_fleet(begin: Callable[..., Fleet]) -> int:
+    """`watch`, with runs side by side: 75 if any was stopped, else the code of the first that failed, else 0."""
+    from ambs.cli.display import Display, silence
+    from ambs.training.signals import stopping
+
+    with stopping() as stop, Display() as display:
+        fleet = begin(stop=stop)
+        for note in fleet.notes:
+            print(f"ambs: {note}", file=sys.stderr)
+        for session in fleet.sessions:
+            session.watched_by(display.observer(f"seed {session.trainer.config.seed}"))
+        display.begin(*fleet.sessions)
+        endings = fleet.run()
+    try:
+        _say_all(fleet.sessions, endings)
+    except OSError:  # A terminal that has gone away.
+        silence()
+    failed = [ending for ending in endings if isinstance(ending, BaseException)]
+    for error in failed:
+        if not isinstance(error, RunError | UserError):
+            raise error
+    if "interrupted" in endings:
+        return STOPPED
+    return next((error.code if isinstance(error, RunError) else 2 for error in failed), 0)
+
+
+def _say_all(sessions: Sequence[Session], endings: Sequence[Any]) -> None:
+    for session, ending in zip(sessions, endings, strict=True):
+        if isinstance(ending, BaseException):
+            print(f"ambs: seed {session.trainer.config.seed} failed: {ending}", file=sys.stderr)
+        if session.folder.log_error:
+            print(
+                f"ambs: some rows of {session.folder.path} could not be logged: {session.folder.log_error}",
+                file=sys.stderr,
+            )
+    of = {
+        state: [one.folder for one, ending in zip(sessions, endings, strict=True) if ending == state]
+        for state in ("finished", "interrupted")
+    }
+    if done := of["finished"]:
+        paths = " ".join(str(folder.path) for folder in done)
+        print(f"Finished: {paths}\nEvaluate one:  ambs eval {done[0].words} --shield paired")
+        print(f"See their curves:  ambs report {paths}")
+    if stopped := of["interrupted"]:
+        # The words of the last name the environment, too, where it must be named.
+        words = " ".join([*(str(folder.path) for folder in stopped[:-1]), stopped[-1].words])
+        print(f"Stopped; everything is saved. Go on with:  ambs resume {words}")
+    sys.stdout.flush()
 
 
 def _say(session: Session, state: str) -> None:

@@ -72,7 +72,8 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """A whole number within bounds."""
     number = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
     if number is None or not least <= number <= (LARGEST if most is None else most):
-        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        small = most is None and (number is None or number < least)
+        bounds = f"of at least {least}" if small else f"from {least} to {LARGEST if most is None else most}"
         raise UserError(f"{name} must be a whole number {bounds}, got {short(value)}")
     return number
 

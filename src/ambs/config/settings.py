@@ -177,6 +177,8 @@ class AgentConfig:
         return 0.8 if self.penalty == "plpg" else 1.0
 
 
+MOST_KEPT = 10_000_000_000
+"""Steps in memory."""
 MOST_RATIO = 1_000_000
 """Replayed steps per agent step that anybody could wait for."""
 
@@ -254,6 +256,7 @@ class TrainingConfig:
         )
         at_least(self, 1, "keep")
         at_most(self, MOST_ENVS, "envs")
+        at_most(self, MOST_KEPT, "capacity")
         at_least(self, 0, "prefill", "shield_from", "checkpoint_every", "max_skipped", "max_faults", "early_frames")
         all_finite(self)
         above(self, 0, "train_ratio", "env_timeout", "early_ratio")

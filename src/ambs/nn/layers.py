@@ -4,12 +4,14 @@ All are written for one example; `jax.vmap` goes outside. Parameters are float32
 caller passes in (`ambs.nn.precision`), normalisation is done in float32 at least.
 """
 
+import copy
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from ambs.nn import kernels
 from ambs.nn.precision import at_least_float32
@@ -188,25 +190,57 @@ class Conv(eqx.Module):
     bias: Float[Array, "outputs"] | None
     norm: LayerNorm | None
     up: bool = eqx.field(static=True)
+    product: bool = eqx.field(static=True)
+    """Whether halving is a matrix product, as doubling is, and no convolution: mapped over several kernels, convolutions become
+    grouped ones, which are slow, and products batched ones."""
 
     def __init__(self, inputs: int, outputs: int, *, key: Key[Array, ""], up: bool = False, plain: bool = False):
         fan = 16 * (inputs + outputs) / 2
         self.weight = trunc_normal(key, (4, 4, inputs, outputs), fan, 1.0)
         self.bias = jnp.zeros(outputs) if plain else None
         self.norm = None if plain else LayerNorm(outputs)
-        self.up = up
+        self.up, self.product = up, False
 
     def __call__(self, x: Float[Array, "height width inputs"]) -> Float[Array, "height2 width2 outputs"]:
         """Apply."""
         x = x.astype(self.weight.dtype)
         if self.up:
             y = _doubled(x, self.weight)
+        elif self.product:
+            y = _halved(x, self.weight)
         else:
             names = ("NHWC", "HWIO", "NHWC")
             y = jax.lax.conv_general_dilated(x[None], self.weight, (2, 2), "SAME", dimension_numbers=names)[0]
         if self.norm is None:
             return y if self.bias is None else y + self.bias.reshape(1, 1, -1)
         return self.norm.silu(y)
+
+
+def as_products(tree: PyTree, product: bool = True) -> PyTree:
+    """The same networks with their convolutions as matrix products, or, with False, as convolutions again."""
+
+    def chosen(part: Any) -> Any:
+        if not isinstance(part, Conv):
+            return part
+        other = copy.copy(part)
+        object.__setattr__(other, "product", product)
+        return other
+
+    return jax.tree.map(chosen, tree, is_leaf=lambda part: isinstance(part, Conv))
+
+
+def _halved(
+    x: Float[Array, "height width inputs"], weight: Float[Array, "4 4 inputs outputs"]
+) -> Float[Array, "height2 width2 outputs"]:
+    """The convolution of stride 2 as one matrix product: each pixel of the result depends on 2×2 blocks of 2×2 pixels."""
+    height, width, inputs = x.shape
+    padded = jnp.pad(x, ((1, 1), (1, 1), (0, 0)))
+    blocks = padded.reshape(height // 2 + 1, 2, width // 2 + 1, 2, inputs).transpose(0, 2, 1, 3, 4)
+    blocks = blocks.reshape(height // 2 + 1, width // 2 + 1, 4 * inputs)
+    around = [blocks[i : i + height // 2, j : j + width // 2] for i in range(2) for j in range(2)]
+    # Axes of the kernel: block, pixel in the block, for rows and for columns.
+    kernel = weight.reshape(2, 2, 2, 2, inputs, -1).transpose(0, 2, 1, 3, 4, 5)
+    return jnp.concatenate(around, axis=-1) @ kernel.reshape(16 * inputs, -1)
 
 
 def _doubled(

@@ -283,7 +283,9 @@ def _finish(progress: _Progress, moment: _Moment, problem: ShieldProblem, table:
     envs, reason = progress.reason.shape[0], progress.reason
     overridden = reason != Reason.ACCEPTED
     refused = jnp.where(reason == Reason.NON_FINITE, moment.memory.refused + 1, 0)
-    instead = _asked_if(overridden.any(), lambda: _instead(reason, refused, moment, problem))
+    instead = _asked_if(
+        overridden.any(), moment.key, lambda key: _instead(reason, refused, moment._replace(key=key), problem)
+    )
     stayed = reason == Reason.LATCHED
     latched = latch(overridden & (reason != Reason.NON_FINITE), stayed, moment.memory, problem.config.latch)
     instead, held = hold(reason == Reason.ALREADY_UNSAFE, instead, moment.memory, problem.config.hold)
@@ -313,9 +315,15 @@ def _without_traces(moment: _Moment, problem: ShieldProblem) -> Float[Array, "en
     return (_settled(moment.labels_now, problem)[1] & moment.active & moment.trusted).astype(float)
 
 
-def _asked_if(needed: Bool[Array, ""], ask: Callable[[], PyTree]) -> PyTree:
-    """What `ask` answers, if somebody needs it; else zeros, sooner."""
-    return jax.lax.cond(needed, ask, lambda: jax.tree.map(jnp.zeros_like, jax.eval_shape(ask)))
+def _asked_if(needed: Bool[Array, ""], key: Key[Array, ""], ask: Callable[[Key[Array, ""]], PyTree]) -> PyTree:
+    """What `ask` answers to this key, if somebody needs it; else zeros, sooner."""
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(ask, key))
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return jax.lax.cond(needed, lambda: ask(key), lambda: nothing)
+    # As numbers: of what goes into a branch that is mapped over runs JAX makes a choice between it and itself, and a key that is
+    # chosen from twice counts as used twice.
+    numbers_of, kind = jax.random.key_data(key), jax.random.key_impl(key)
+    return jax.lax.cond(needed, lambda: ask(jax.random.wrap_key_data(numbers_of, impl=kind)), lambda: nothing)
 
 
 def _instead(

@@ -63,12 +63,20 @@ def _unknown(found: Checkpoint) -> str:
 def _difference(now: Mapping[str, Any], bound: Mapping[str, Any]) -> str:
     """The first setting that differs, in words; the settings themselves before what else is on record."""
     then = bound.get("record")
-    ours, theirs = (dict(_flat(one)) if isinstance(one, Mapping) else {} for one in (now, then))
-    names = sorted({*ours, *theirs}, key=lambda name: (not name.startswith("config."), name))
-    for name in names:
+    found = first_difference(now, then if isinstance(then, Mapping) else {})
+    if found is None:
+        return f"{CONFIG} has the same values in other bytes than those that were written"
+    name, ours, theirs = found
+    return f"{name.removeprefix('config.')} is {ours} in {CONFIG}, and was {theirs}"
+
+
+def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Name of the first entry of nested mappings that differs, those under `config` first, and what each says of it."""
+    ours, theirs = dict(_flat(one)), dict(_flat(other))
+    for name in sorted({*ours, *theirs}, key=lambda name: (not name.startswith("config."), name)):
         if ours.get(name) != theirs.get(name) or type(ours.get(name)) is not type(theirs.get(name)):
-            return f"{name.removeprefix('config.')} is {_word(ours, name)} in {CONFIG}, and was {_word(theirs, name)}"
-    return f"{CONFIG} has the same values in other bytes than those that were written"
+            return name, _word(ours, name), _word(theirs, name)
+    return None
 
 
 def _word(values: Mapping[str, Any], name: str) -> str:

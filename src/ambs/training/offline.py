@@ -21,6 +21,7 @@ from ambs.shield.rules import Decision
 from ambs.spec.formula import Atoms, Formula
 from ambs.spec.parser import parse_formula
 from ambs.storage.episodes import Episode, read_episodes
+from ambs.training.asking import Life
 from ambs.training.session import Session, begin
 from ambs.training.trainer import Trainer
 
@@ -81,11 +82,11 @@ class Offline(Trainer):
         del make
         return self.logs
 
-    def _chosen(self, playing: bool, shielding: bool) -> tuple[np.ndarray, Decision | None]:
+    def _chosen(self, playing: bool, shielding: bool) -> Life[tuple[np.ndarray, Decision | None]]:
         """What was executed."""
         del shielding
         if playing:
-            self._learn_what_is_due()
+            yield from self._learn_what_is_due()
         return self.interface.from_env(self.logs.executed), None
 
     @property

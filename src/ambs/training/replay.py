@@ -45,8 +45,11 @@ lot."""
 class Replay:
     """The ring. `count` rows have been added per environment since the start; the last `slots` of them are kept."""
 
-    def __init__(self, example: Experience, capacity: int, place: Literal["host", "device"] = "host") -> None:
-        """`example`: one row `[envs, …]` as NumPy arrays; `capacity`: steps of all environments together."""
+    def __init__(
+        self, example: Experience, capacity: int, place: Literal["host", "device"] = "host", *, runs: int = 1
+    ) -> None:
+        """`example`: one row `[envs, …]` as NumPy arrays; `capacity`: steps of all environments together; `runs`: how many runs
+        keep such a ring in the same place."""
         self.envs = example.reward.shape[0]
         self.slots = capacity // self.envs
         self.place = place
@@ -54,7 +57,7 @@ class Replay:
         self.chunk = min(CHUNK, self.slots)
         self.holes: list[tuple[int, int]] = []
         """First row and the row after the last (counted from the start of the run) of pieces that were lost."""
-        _check_room(size_of(example, capacity), capacity, place)
+        _check_room(size_of(example, capacity), capacity, place, runs)
         xp: Any = np if place == "host" else jnp
         self.use = np.zeros((self.slots, self.envs), np.int8)
         """`Use` of every row."""
@@ -280,16 +283,17 @@ def choose_place(wanted: str, example: Experience, capacity: int) -> Literal["ho
     return "device" if 2 * size_of(example, capacity) <= free else "host"
 
 
-def _check_room(needed: int, capacity: int, place: str) -> None:
-    """Refuse a ring that could never be filled, before it is asked for."""
+def _check_room(needed: int, capacity: int, place: str, runs: int) -> None:
+    """Refuse a ring that could never be filled, or one of several that could not all be, before it is asked for."""
     if place == "host":
         room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     else:
-        room = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", needed)
-    if needed > room:
+        room = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", runs * needed)
+    if runs * needed > room:
+        each = f" for each of {runs} seeds" if runs > 1 else ""
         raise UserError(
-            f"training.capacity of {capacity} steps takes {needed / 1e9:.1f} GB, and there are {room / 1e9:.1f} GB of {place} "
-            "memory"
+            f"training.capacity of {capacity} steps takes {needed / 1e9:.1f} GB{each}, and there are {room / 1e9:.1f} GB of "
+            f"{place} memory"
         )
 
 

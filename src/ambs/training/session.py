@@ -23,6 +23,7 @@ from ambs.storage.binding import check_bound
 from ambs.storage.files import finite, reason, to_json, write_atomic
 from ambs.storage.lease import Lost
 from ambs.storage.run_folder import RunFolder
+from ambs.training.asking import Life, lived
 from ambs.training.checkpoints import Checkpoints
 from ambs.training.early import EarlyStop, judge
 from ambs.training.observers import Observer, Row, import_wandb, run_log, shown_to, weights_and_biases, write_status
@@ -31,6 +32,10 @@ from ambs.training.signals import stopping
 from ambs.training.trainer import Diverged, Trainer
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
+
+
+class Finished(UserError):  # noqa: N818 (it is what the run is)
+    """There is nothing to go on with."""
 
 
 class Session:
@@ -52,14 +57,23 @@ class Session:
         watching = [run_log(folder, trainer), self.early.observer(), *wandb, *observers]
         trainer.observers = [*watching, self.checkpoints.observer()]
 
+    def watched_by(self, observer: Observer) -> None:
+        """Tell somebody else of what happens, too."""
+        self.trainer.observers.insert(-1, observer)  # Before the checkpoints, which may fail.
+
     def run(self) -> str:
         """Train to the end, or until `stop` is set or the run's own rule gives it up; returns its state: finished or interrupted.
 
         A disk that does not take a checkpoint, environments with too many faults and updates that are no longer finite end
         it with a `RunError`; the last checkpoint is then as it was.
         """
+        return lived(self.life(), self.trainer.answer)
+
+    def life(self) -> Life[str]:
+        """`run`, whoever answers what the trainer asks."""
         try:
-            ended = self.trainer.run(until=lambda: self.stop.is_set() or self.early.stopped)
+            until = lambda: self.stop.is_set() or self.early.stopped  # noqa: E731
+            ended = yield from self.trainer.life(until)
             state = FINISHED if ended or self.early.stopped else INTERRUPTED
             self.checkpoints.save(state)
         except Lost:
@@ -138,13 +152,14 @@ def reopen(
     stop: threading.Event | None = None,
     policy: Any = None,
     make: Make | None = None,
+    kind: Callable[..., Trainer] | None = None,
 ) -> tuple[Session, tuple[str, ...]]:
     """A run that goes on from its newest intact checkpoint, and a sentence about everything damaged that it does without.
 
     With `frames` it goes to so many, now and whenever it is resumed again. With `trust` a checkpoint that does not say
     which settings it was made with will do, too. An environment that is none of ours must be named again, as `env`, unless
     the folder is trusted; one without a name, and a policy that is guarded, are given again. Nothing in the folder is changed
-    before the checkpoint has proved to fit.
+    before the checkpoint has proved to fit. `kind` makes another trainer than a run by itself has, of settings and `known`.
     """
     refuse_after_fork()
     folder = RunFolder.open(run)
@@ -163,7 +178,8 @@ def reopen(
             import_wandb()
         with fitting(found):
             known = Interface.from_dict(found.meta["interface"])
-        trainer = Trainer(config, known=known, policy=policy, make=make)
+        given = {"policy": policy, "make": make} if kind is None else {}
+        trainer = (kind or Trainer)(config, known=known, **given)
         reinstate(trainer, found)
         folder.check(found.meta["positions"])
         session = Session(trainer, folder, observers=observers, stop=stop)
@@ -207,11 +223,11 @@ def _refuse_finished(found: checkpoint.Checkpoint, run: Path, config: Config) ->
     played = found.meta["totals"]["frames"]
     if played >= config.training.frames:
         _correct_status(run)
-        raise UserError(f"{run} is finished: {played} frames are played; --frames with more lets it go on for longer")
+        raise Finished(f"{run} is finished: {played} frames are played; --frames with more lets it go on for longer")
     verdict = judge(config.stop, run, played)
     if verdict is not None and verdict.stopped:
         _correct_status(run, stopped=verdict.says)
-        raise UserError(f"{run} is finished: it was given up by its rule, since {verdict.says}")
+        raise Finished(f"{run} is finished: it was given up by its rule, since {verdict.says}")
 
 
 def _correct_status(run: Path, **notes: str) -> None:

@@ -5,7 +5,6 @@ behind it, and step the environments while those run. A batch therefore never ho
 always one step, and a run is deterministic. Clocks and environments are touched here, disks by those who watch (`observers`).
 """
 
-import functools
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,35 +16,30 @@ import numpy as np
 from ambs.acting.accounting import Accounts
 from ambs.acting.act import Player, compiled_act, default_thresholds, initial_actor_state
 from ambs.acting.adapter import Interface, interface, survey
-from ambs.acting.fidelity import fidelity
 from ambs.acting.foreign import ForeignPolicy
 from ambs.acting.rehearsal import check_given, check_meant, check_started
 from ambs.acting.worlds import Make, make_envs
-from ambs.agent.update import Learned, init
+from ambs.agent.update import Learned
 from ambs.config import Config
 from ambs.data import Experience
-from ambs.envs.mirror import Mirror
 from ambs.envs.saving import NOT_SAVED
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import RunError, UserError
-from ambs.nn.precision import compute_dtype
-from ambs.shield.rules import Decision, accepted_risks
+from ambs.shield.rules import Decision
 from ambs.streams import at, stream
-from ambs.training.calibrate import (
-    ENOUGH,
-    calibrate,
-    calibrate_level,
-    memorised,
-    predict,
-    proposed_risk,
-    quality,
-    stays_safe,
-    unaided,
-    within_one_episode,
+from ambs.training.asking import Act, Clock, Learn, Life, Request, lived
+from ambs.training.calibrate import ENOUGH, memorised
+from ambs.training.compiled import (
+    compiled_calibration,
+    compiled_fidelity,
+    compiled_init,
+    compiled_learn,
+    first_level,
+    without_seed,
 )
-from ambs.training.learn import SKIPPED, learn, updates_per_call
+from ambs.training.learn import SKIPPED, updates_per_call
 from ambs.training.observers import Observer, Row
-from ambs.training.parallel import Devices, on_first
+from ambs.training.parallel import on_first
 from ambs.training.replay import Replay, Use, choose_place
 from ambs.training.state import TrainState
 
@@ -66,7 +60,8 @@ class Diverged(RunError):  # noqa: N818 (it is what happened)
 
 
 class Trainer(TrainState):
-    """A run in progress: its state, and what turns it over. `run` is the one training loop.
+    """A run in progress: its state, and what turns it over. `life` is the one training loop, `run` and `turn` go through it, or a
+    turn of it, with the trainer's own answers.
 
     `known` is what an earlier start of this run found out about its environment; None: find out. `policy` is the one that acts,
     where the method guards a policy that is given (`ambs.acting.foreign`), and `make` makes an environment without a name.
@@ -94,10 +89,12 @@ class Trainer(TrainState):
             raise
         self.pending: list[dict[str, Any]] = []
         """Metrics of updates that may not be finished; empty whenever the state is captured."""
-        self._act = compiled_act(config, config.shielded)
-        self._learn = compiled_learn(config, envs.mirror if config.training.mirror else None)
+        self.common = without_seed(config)
+        """The settings, as what is compiled is kept by."""
+        self._act = compiled_act(self.common, config.shielded)
+        self._learn = compiled_learn(self.common, envs.mirror if config.training.mirror else None)
         self.per_call = updates_per_call(config, images=self.interface.spec.observation.image > 0)
-        self._calibrate, self._judge = compiled_calibration(config)
+        self._calibrate, self._judge = compiled_calibration(self.common)
         self._clock = (time.monotonic(), 0, 0)
 
     def _worlds(self, make: Make | None) -> LabelledVectorEnv:
@@ -108,9 +105,8 @@ class Trainer(TrainState):
         """The fields of a state before the first turn."""
         config, training = self.config, self.config.training
         shown = _meet(envs, config, known)
-        fresh = functools.partial(init, shown.spec, config, discrete=shown.discrete)
-        # Compiled: one call instead of hundreds, and no two leaves share a buffer, so that all can be donated.
-        learned: Learned = jax.jit(lambda key: fresh(key=key))(stream(self.root, "init"))
+        fresh = compiled_init(shown.spec, without_seed(config), config.model.widths, shown.discrete)
+        learned = fresh(stream(self.root, "init"))
         thresholds = default_thresholds(config, len(learned.model.trace_formula()[1]))
         level = first_level(config)
         raw, infos = envs.reset(seed=_seed(config.seed, "layouts"))
@@ -126,7 +122,7 @@ class Trainer(TrainState):
         row = self._with_proposals(shown.first_rows(raw, infos, config), raw, shown)
         return {
             "learned": learned,
-            "carry": initial_actor_state(_player(learned, thresholds, level), training.envs),
+            "carry": initial_actor_state(player_of(learned, thresholds, level), training.envs),
             "thresholds": thresholds,
             "level": level,
             "row": row,
@@ -134,15 +130,20 @@ class Trainer(TrainState):
             "accounts": Accounts(training.envs, envs.atoms.names, faults=len(envs.faults)),
             "envs": envs,
             "interface": shown,
-            "replay": Replay(row, training.capacity, choose_place(training.replay, row, training.capacity)),
+            "replay": self._ring(row),
             "last_totals": Accounts(training.envs, ()).totals(),
         }
+
+    def _ring(self, row: Experience) -> Replay:
+        """The replay buffer, for rows like this one."""
+        training = self.config.training
+        return Replay(row, training.capacity, choose_place(training.replay, row, training.capacity))
 
     @property
     def player(self) -> Player:
         """What acting needs of what was learned."""
         learned = self.learned if self.config.training.devices == 1 else on_first(self.learned)
-        return _player(learned, self.thresholds, self.level)
+        return player_of(learned, self.thresholds, self.level)
 
     @property
     def caveat(self) -> str:
@@ -156,19 +157,27 @@ class Trainer(TrainState):
 
     def run(self, until: Callable[[], bool] = lambda: False) -> bool:
         """Play and learn to the end, or until somebody says so; the observers hear of every turn. Returns `finished`."""
+        return lived(self.life(until), self.answer)
+
+    def turn(self) -> None:
+        """One step of all environments, and the updates that are due."""
+        lived(self.moves(), self.answer)
+
+    def life(self, until: Callable[[], bool]) -> Life[bool]:
+        """`run`, whoever answers."""
         while not self.finished and not until():
-            self.turn()
+            yield from self.moves()
             for observer in self.observers:
                 observer.turn(self)
         return self.finished
 
-    def turn(self) -> None:
-        """One step of all environments, and the updates that are due."""
+    def moves(self) -> Life[None]:
+        """`turn`, whoever answers."""
         training = self.config.training
         self.replay.add(self.row, self.accounts.open["backup"])
         playing = self.accounts.agent_steps >= training.prefill
         shielding = self.config.shielded and playing and self.accounts.frames >= training.shield_from
-        actions, decision = self._chosen(playing, shielding)
+        actions, decision = yield from self._chosen(playing, shielding)
         raw, _, terminated, truncated, infos = self.envs.step(self.interface.to_env(actions))
         ended = (terminated, truncated)
         arrived = self.interface.rows(raw, actions, infos, ended, self.config)
@@ -180,16 +189,28 @@ class Trainer(TrainState):
                 observer.episode(row)
         if self.accounts.frames // training.log_every > self.logged // training.log_every or self.finished:
             self.logged = self.accounts.frames
-            metrics = self._metrics()
+            metrics = yield from self._metrics()
             for observer in self.observers:
                 observer.metrics(metrics)
 
-    def _chosen(self, playing: bool, shielding: bool) -> tuple[np.ndarray, Decision | None]:
+    def answer(self, request: Request) -> Any:
+        """What is asked for, computed for this run alone."""
+        if isinstance(request, Act):
+            self.carry, decision = self._act(self.player, self.carry, *request.arguments(self.root))
+            return decision
+        if isinstance(request, Learn):
+            self.learned, metrics = self._learn(self.learned, *request.arguments(self.root))
+            return metrics
+        return clocked(
+            self.learned, self.carry, lambda carry: self._act(self.player, carry, *request.act.arguments(self.root))
+        )
+
+    def _chosen(self, playing: bool, shielding: bool) -> Life[tuple[np.ndarray, Decision | None]]:
         """What is done in all environments, in the model's terms, and what was decided, if anything was; learns on the way."""
         wanted = self._wanted(self.config.training.explore if playing else AT_RANDOM)
         if playing:
-            self.carry, decision = self._decide(self.carry, wanted, shielding)
-            self._learn_what_is_due()
+            decision = yield self._question(wanted, shielding)
+            yield from self._learn_what_is_due()
             return np.asarray(decision.action), decision
         if wanted is not None:
             return np.where(np.isfinite(wanted), wanted, 0.0).astype(np.float32), None
@@ -222,15 +243,12 @@ class Trainer(TrainState):
         wanted = np.where(drawn[:, None], self.interface.random(rng, count), proposed)
         return np.where(none[:, None], np.float32(np.nan), wanted)
 
-    def _decide(self, carry: Any, wanted: np.ndarray | None, shielding: bool) -> tuple[Any, Decision]:
-        """A decision for every environment: the actor's memory after it, and the decision."""
-        given = () if wanted is None else (None, wanted)
-        return self._act(
-            self.player, carry, self.row.observation, self.row.is_first, self.labels,
-            np.array(shielding), self.root, self.turns, *given,
-        )  # fmt: skip
+    def _question(self, wanted: np.ndarray | None, shielding: bool) -> Act:
+        """What is to be decided now, in every environment."""
+        row = self.row
+        return Act(row.observation, row.is_first, self.labels, np.array(shielding), self.turns, wanted)
 
-    def _learn_what_is_due(self) -> None:
+    def _learn_what_is_due(self) -> Life[None]:
         training = self.config.training
         due = training.updates_due(self.accounts.agent_steps - training.prefill)
         while due >= self.updates + self.per_call:
@@ -239,7 +257,7 @@ class Trainer(TrainState):
             rng = np.random.default_rng([self.config.seed, _tag("replay"), self.updates])
             place = self.replay.draw(rng, (self.per_call, training.batch), training.length)
             batches = self.replay.windows(*place, training.length)
-            self.learned, metrics = self._learn(self.learned, batches, self.root, self.updates)
+            metrics = yield Learn(batches, self.updates)
             self.pending.append(metrics)
             self.updates += self.per_call
             self._calibrate_if_due()
@@ -286,7 +304,7 @@ class Trainer(TrainState):
 
     def _like_the_policy(self, windows: Experience) -> dict[str, float]:
         """How like the policy that is given its clone is (`clone/…`)."""
-        found = compiled_fidelity(self.config)(self.player, windows, at(stream(self.root, "fidelity"), self.updates))
+        found = compiled_fidelity(self.common)(self.player, windows, at(stream(self.root, "fidelity"), self.updates))
         return {name: float(value) for name, value in found.items()}
 
     def _without_windows(self) -> None:
@@ -314,7 +332,7 @@ class Trainer(TrainState):
                 "rewards and observations for values that are far out of range"
             )
 
-    def _metrics(self) -> Row:
+    def _metrics(self) -> Life[Row]:
         self.gather()
         now, before = self.accounts.totals(), self.last_totals
         self.last_totals = now
@@ -343,19 +361,10 @@ class Trainer(TrainState):
         row["time/frames_per_second"] = (now["frames"] - frames) / elapsed
         row["time/updates_per_second"] = (self.updates - updates) / elapsed
         if self.accounts.agent_steps >= self.config.training.prefill:
-            row["time/decision_ms"] = self._time_decision()
+            wanted = None if self.row.proposed is None else np.asarray(self.row.proposed)
+            row["time/decision_ms"] = yield Clock(self._question(wanted, self.config.shielded))
         self._clock = (time.monotonic(), now["frames"], self.updates)
         return row
-
-    def _time_decision(self) -> float:
-        """Milliseconds of one decision for all environments, device otherwise idle: encode, propose, shield."""
-        jax.block_until_ready(self.learned)
-        start = time.monotonic()
-        carry = jax.tree.map(jnp.copy, self.carry)
-        wanted = self.row.proposed
-        outcome = self._decide(carry, None if wanted is None else np.asarray(wanted), self.config.shielded)
-        jax.block_until_ready(outcome)
-        return 1000 * (time.monotonic() - start)
 
     def close(self) -> None:
         """Stop the environments."""
@@ -374,66 +383,18 @@ def _meet(envs: LabelledVectorEnv, config: Config, known: Interface | None) -> I
     return survey(envs, found, _seed(0, "survey")) if config.model.standardise else found
 
 
-def _player(learned: Learned, thresholds: jax.Array, level: jax.Array | None) -> Player:
+def clocked(before: Any, carry: Any, decide: Callable[[Any], Any]) -> float:
+    """Milliseconds of one decision, from a copy of the actor's memory, once what came before has been computed."""
+    jax.block_until_ready(before)
+    start = time.monotonic()
+    jax.block_until_ready(decide(jax.tree.map(jnp.copy, carry)))
+    return 1000 * (time.monotonic() - start)
+
+
+def player_of(learned: Learned, thresholds: jax.Array, level: jax.Array | None) -> Player:
+    """What acting needs of what was learned, with what is in force."""
     behaviour = learned.behaviour
     return Player(learned.model, behaviour.actors, behaviour.critics, thresholds, level)
-
-
-# Kept per settings, so that a second run of the same settings in a process compiles nothing.
-@functools.lru_cache(maxsize=8)
-def compiled_learn(config: Config, mirror: Mirror | None = None) -> Any:
-    """`learn`, compiled; donates the state."""
-    bound = functools.partial(learn, config=config, dtype=compute_dtype(), mirror=mirror)
-    devices = config.training.devices
-    return jax.jit(bound, donate_argnums=0) if devices == 1 else Devices(devices).compiled(bound)
-
-
-@functools.lru_cache(maxsize=8)
-def compiled_calibration(config: Config) -> tuple[Any, Any]:
-    """Setting thresholds and level, and judging labels and foresight, compiled."""
-    return jax.jit(functools.partial(_set_thresholds, config=config)), jax.jit(functools.partial(_judge, config=config))
-
-
-@functools.lru_cache(maxsize=8)
-def compiled_fidelity(config: Config) -> Any:
-    """`fidelity`, compiled."""
-    return jax.jit(functools.partial(fidelity, config=config))
-
-
-def first_level(config: Config) -> jax.Array | None:
-    """The number of the level that is in force before the first calibration: the most lenient. None: Δ alone is ever in force."""
-    shield = config.shield
-    if shield.labels != "sample" or shield.judged_by_cost or not config.calibration.every:
-        return None
-    return jnp.asarray(len(config.shield.levels()) - 1, jnp.int32)
-
-
-def _set_thresholds(
-    player: Player, windows: Experience, saved: jax.Array, root: jax.Array, number: jax.Array, *, config: Config
-) -> tuple[jax.Array, jax.Array | None, jax.Array]:
-    key, (model, thresholds, level) = (
-        at(stream(root, "calibration"), number),
-        (player.model, player.thresholds, player.level),
-    )
-    probs = predict(model, windows, config.calibration.context, key)
-    whole = within_one_episode(windows)
-    safe = stays_safe(model, probs, whole)
-    if config.shield.labels == "mode":
-        thresholds = calibrate(probs, whole, config.calibration.false_flags, thresholds)
-    if level is not None:
-        accepted = accepted_risks(config.shield)
-        given = None if windows.proposed is None else windows.proposed[:, config.calibration.context - 1]
-        risk = proposed_risk(player, probs.start, key, config, given)
-        level = calibrate_level(risk, unaided(safe, saved, risk), config.calibration.false_alarms, accepted, level)
-    return thresholds, level, safe.sum() >= ENOUGH
-
-
-def _judge(
-    model: Any, windows: Experience, thresholds: jax.Array, root: jax.Array, number: jax.Array, *, config: Config
-) -> dict[str, jax.Array]:
-    context = config.calibration.context
-    probs = predict(model, windows, context, jax.random.fold_in(stream(root, "judging"), number))
-    return quality(model, probs, within_one_episode(windows), thresholds)
 
 
 def _seed(seed: int, name: str) -> int:

@@ -261,9 +261,9 @@ def _say(session: Session, state: str) -> None:
     path, words = session.folder.path, session.folder.words
     if session.folder.log_error:
         print(f"ambs: some rows could not be logged: {session.folder.log_error}", file=sys.stderr)
-    if session.early.stopped and session.early.verdict is not None:
-        print(f"Given up by its rule: {session.early.verdict.says}")
     if state == "finished":
+        if session.early.stopped and session.early.verdict is not None:
+            print(f"Given up by its rule: {session.early.verdict.says}")
         print(
             f"Finished: {path}\nEvaluate it:  ambs eval {words} --shield paired\nSee its curves:  ambs report {path}\n"
             f"Go on for longer:  ambs resume {words} --frames {2 * session.trainer.config.training.frames}"

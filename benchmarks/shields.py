@@ -4,7 +4,8 @@
         [--episodes 50] [--seed 500] [--spec PROPERTY]
 
 A kind may be held to a property of its own: "recovery: P>=0.95 [ G<=8 !hazard ]".
-Return, violating frames and control switches per episode, override rate, futures per decision, seconds for all of it; of
+Return, violating frames and control switches per episode, override rate, futures per decision, the median of milliseconds of a
+decision (for eight environments together), seconds for all of it; of
 kinds other than the first two also the ratio to `ambs` over all agents, with a bootstrap interval over paired episodes.
 """
 
@@ -39,27 +40,41 @@ def main() -> None:
     for run in options.runs:
         agent = load(run) if options.spec is None else load(run).held_to(options.spec)
         for kind in options.kinds:
-            rows, seconds = play(agent, kind, options.episodes, options.seed)
+            rows, milliseconds, seconds = play(agent, kind, options.episodes, options.seed)
             played[kind] = played.get(kind, []) + rows
-            print(
-                json.dumps(
-                    {"run": run.name, "asked": agent.asked, "kind": kind, **figures(rows), "seconds": round(seconds)}
-                ),
-                flush=True,
-            )
+            told = {"run": run.name, "asked": agent.asked, "kind": kind, **figures(rows)}
+            print(json.dumps({**told, "milliseconds": milliseconds, "seconds": round(seconds)}), flush=True)
     for kind in options.kinds:
         if "ambs" in played and kind not in ("off", "ambs"):
             print(json.dumps({"kind": kind, "against": "ambs", **ratios(played[kind], played["ambs"])}), flush=True)
 
 
-def play(agent: Agent, kind: str, episodes: int, seed: int) -> tuple[list[dict[str, Any]], float]:
-    """Rows of the episodes, and how long they took."""
+class Watch:
+    """Takes down how long decisions take."""
+
+    def __init__(self) -> None:
+        self.milliseconds: list[float] = []
+
+    def decided(self, first: int, seen: dict[str, Any]) -> None:
+        del first
+        self.milliseconds.append(seen["milliseconds"])
+
+    def stepped(self, first: int, seen: dict[str, Any]) -> None:
+        pass
+
+    def played(self, first: int, envs: Any) -> None:
+        pass
+
+
+def play(agent: Agent, kind: str, episodes: int, seed: int) -> tuple[list[dict[str, Any]], float, float]:
+    """Rows of the episodes, milliseconds of a decision, and how long all took."""
     begun = time.perf_counter()
     name, _, spec = kind.partition(":")
     held = agent.held_to(spec.strip()) if spec else agent
     behind = held if name in ("off", "ambs") else held.behind(kind=name)
-    rows = evaluate(behind, episodes, seed=seed, shield=kind != "off")
-    return rows, time.perf_counter() - begun
+    watch = Watch()
+    rows = evaluate(behind, episodes, seed=seed, shield=kind != "off", watch=watch)
+    return rows, round(float(np.median(watch.milliseconds)), 2), time.perf_counter() - begun
 
 
 def figures(rows: list[dict[str, Any]]) -> dict[str, float]:

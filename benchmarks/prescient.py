@@ -41,6 +41,8 @@ def main() -> None:
     agent = load(options.run)
     if options.spec:
         agent = agent.held_to(options.spec)
+        if agent.config.shield.path is not None:
+            parser.error("--spec must be of the form P>=p [ G<=n Ψ ]: what fails is counted by Ψ")
     agent = agent.behind(kind="prescient", **({"traces": options.traces} if options.traces else {}))
     begun = time.perf_counter()
     rows = judged(agent, options.states, options.before, options.together, options.seed, tell)

@@ -77,6 +77,17 @@ def test_a_jax_policy_acts_in_imagination_itself(agent, seen):
             agent.guard(steady, imagined=policy)
 
 
+def test_what_is_no_choice_in_imagination_is_not_trusted(agent, seen):
+    choosing = dataclasses.replace(agent.interface, discrete=True)
+    parts = {"vector": jnp.asarray(seen)}
+    act = in_model_terms(lambda _key, observation: (observation[0] * 0).astype(int) + 1, choosing)
+    assert act(fresh(), parts).tolist() == [0.0, 1.0]
+    lost = in_model_terms(lambda _key, observation: (observation[0] * 0).astype(int) + 7, choosing)
+    assert np.isnan(lost(fresh(), parts)).all()
+    with pytest.raises(UserError, match="a whole one, got float32"):
+        in_model_terms(lambda _key, observation: observation[0], choosing)
+
+
 def test_a_state_that_is_unsafe_is_left_to_the_backup_policy(agent, seen):
     guard = agent.guard(steady)
     decision = guard.act(seen, labels=UNSAFE)

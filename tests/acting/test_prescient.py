@@ -104,6 +104,10 @@ def test_who_has_no_simulator_is_told(agent):
     with pytest.raises(UserError, match="ambs eval"):
         agent.start(1, shield=True)
     assert not agent.start(1).shielded
+    envs = agent.worlds(1)
+    with pytest.raises(UserError, match="neither latch nor hold"):
+        Prescient(agent.behind(latch=2), envs)
+    envs.close()
 
 
 def test_another_formula_over_the_same_atoms(agent):

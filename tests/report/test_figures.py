@@ -1,5 +1,7 @@
 """Groups, curves and outcomes against values worked out by hand."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -242,6 +244,11 @@ def test_compared_at_frames_that_were_asked_for(tmp_path):
     (few,), (all_of_them,) = (found["copt"]["violations"]["values"] for found in (early, late))
     assert 0 < few < all_of_them
     assert [text for text in part["left_out"] if "400,000 of the 800,000" in text]
+    given_up = make_run(tmp_path, method="penl", frames=300_000, seed=1, wanted=1_000_000)
+    status = json.loads((given_up / "status.json").read_text()) | {"stopped": "return was 1 at frame 300000, below 2"}
+    (given_up / "status.json").write_text(json.dumps(status))
+    told = summarise([tmp_path], curves=False, at=800_000)["environments"][0]["left_out"]
+    assert [text for text in told if "given up by its rule at 300,000 frames" in text and "flatters" in text]
     with pytest.raises(UserError, match="not at 0"):
         summarise([tmp_path], at=0)
 

@@ -76,6 +76,19 @@ def test_the_backup_policy_stays_in_control(steps, kind):
     assert steps == 1 or "stays in control" in decision._replace(reason=np.array([Reason.LATCHED])).explain(0, ATOMS)
 
 
+def test_a_refusal_does_not_hand_control_back():
+    problem = coin_problem(0.0, ShieldConfig(horizon=2, traces=64, latch=4))
+    risky, calm, labels = jnp.array([[1.0, 0.0]]), jnp.zeros((1, 2)), jnp.zeros((1, 2), bool)
+    memory, reasons = no_memory(jnp.zeros((1, 2))), []
+    for t in range(5):
+        trusted = jnp.array([t != 1])
+        wanted = risky if t == 0 else calm
+        decision = shield(at(KEY, t), jnp.zeros((1, 1)), wanted, problem, labels, trusted=trusted, memory=memory)
+        memory = decision.memory
+        reasons.append(int(decision.reason[0]))
+    assert reasons == [Reason.TOO_RISKY, Reason.NON_FINITE, Reason.LATCHED, Reason.LATCHED, Reason.ACCEPTED]
+
+
 def test_the_wrapper_holds_too():
     room = Room(spaces.Box(0.0, 20.0, (2,)))
     wrapped = Shielded(room, problem_with(3), read_state=lambda env, _seen: jnp.array([float(len(env.done))]))

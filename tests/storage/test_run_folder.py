@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 from datetime import UTC, datetime
 
 import jax.numpy as jnp
@@ -186,6 +187,19 @@ def test_resume(run):
     assert [row["x"] for row in read_rows(run.path / "metrics.jsonl")] == [1.0, 4.0]
     assert scalars(run) == {"x": [(1, 1.0), (2, 4.0)], "episode/return": [(1, 1.0)]}
     assert len(list(run.tensorboard.iterdir())) == 1
+
+
+def test_a_claim_that_comes_too_late_takes_nothing(tmp_path, monkeypatch):
+    """The folder went on for longer between being opened and being locked: what is locked then is a file that is gone."""
+    run = make(tmp_path, config={"training": {"frames": 10}})
+    late = RunFolder.open(run.path)
+    run.extend(10**6)
+    gone = types.SimpleNamespace(sure=True, release=lambda: None)
+    monkeypatch.setattr("ambs.storage.run_folder.lock", lambda path: gone)
+    with pytest.raises(UserError, match="has changed while it was read"):
+        late.claim()
+    run.still_ours()
+    run.close()
 
 
 def test_torn_line_without_a_cut(run):

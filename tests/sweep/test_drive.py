@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ambs.config.resolve import resolve, to_dict
+from ambs.storage import leash
 from ambs.storage.claim import Claim
 from ambs.storage.run_folder import RunFolder
 from ambs.sweep import drive
@@ -133,6 +134,17 @@ def test_a_job_goes_on_with_what_is_there(jobs, monkeypatch):
         done, settings=done.settings | {"training": done.settings["training"] | {"frames": 30_000}}
     )
     assert find(longer).state == "broken"
+
+
+def test_who_is_saving_already_is_not_told_again(monkeypatch):
+    told = []
+    monkeypatch.setattr(os, "kill", lambda *given: told.append(given))
+    saving, working = threading.Event(), threading.Event()
+    saving.set()
+    for stop in (saving, working):
+        leash._watch(-1, stop)
+    leash._severed.clear()
+    assert told == [(os.getpid(), signal.SIGTERM)]
 
 
 @pytest.mark.process

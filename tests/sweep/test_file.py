@@ -13,7 +13,7 @@ from ambs.errors import UserError
 from ambs.report.runs import read_runs
 from ambs.report.summary import summarise
 from ambs.report.write import write
-from ambs.sweep.file import read_sweep
+from ambs.sweep.file import _word, read_sweep
 from ambs.sweep.ledger import read_ledger, write_ledger
 from ambs.sweep.plan import Needs
 from ambs.sweep.status import find
@@ -45,6 +45,11 @@ def declared(tmp_path, text):
     path = tmp_path / "many.toml"
     path.write_text(text)
     return read_sweep(path)
+
+
+def test_values_that_differ_have_folders_that_differ():
+    values = (-1, 1, -0.5, 0.5, 0.1234567, 0.1234568, "minus", True, None)
+    assert len({_word(value) for value in values}) == len(values)
 
 
 def test_a_file_becomes_runs(tmp_path):

@@ -19,7 +19,8 @@ from ambs.world_model.model import WorldModel
 from ambs.world_model.rssm import Latent
 
 Imagined = Callable[[Key[Array, ""], Any], Any]
-"""(key, observation) -> action: one of each, as the environment has them; JAX can trace it."""
+"""(key, observation) -> action: one of each, in the environment's units; JAX can trace it. A picture and a vector together are a
+dictionary of `image` and `vector`."""
 
 
 def in_model_terms(policy: Imagined, shown: Interface) -> Imagined:
@@ -35,7 +36,13 @@ def in_model_terms(policy: Imagined, shown: Interface) -> Imagined:
                 f"the imagined policy must give an action of shape {wanted} for one observation, got {action.shape}"
             )
         if shown.discrete:
-            return jax.nn.one_hot(action, shown.spec.actions)
+            if not jnp.issubdtype(action.dtype, jnp.integer):
+                raise UserError(
+                    f"the imagined policy must give the number of an action, a whole one, got {action.dtype}"
+                )
+            known = (action >= 0) & (action < shown.spec.actions)
+            # What is no action must not be trusted, and NaN is not.
+            return jnp.where(known, jax.nn.one_hot(action, shown.spec.actions), jnp.nan)
         span = jnp.where(shown.high > shown.low, shown.high - shown.low, 1.0)
         return (2 * (action - shown.low) / span - 1).clip(-1.0, 1.0).astype(jnp.float32)
 

@@ -30,6 +30,10 @@ class Prescient:
             raise UserError(
                 f"a prescient shield plays futures in the world itself, and this one cannot be saved: {NOT_SAVED}"
             )
+        if agent.imagined is not None or max(agent.config.shield.latch, agent.config.shield.hold) > 1:
+            raise UserError(
+                "a prescient shield knows neither latch nor hold, nor a policy that is imagined: leave them out"
+            )
         self.agent, self.envs, self.seed = agent, envs, seed
         self.rule = rule(agent.config.shield)
         self.copies = agent.worlds(self.rule.chunk)

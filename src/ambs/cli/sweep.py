@@ -78,7 +78,8 @@ class Sweep:
         if self.dry_run:
             return 0
         todo = [job for job, one in found if one.state != "finished" or one.others]
-        outcome = run_sweep(console, sweep, todo, on, Means(self.device), self.parallel, self.address)
+        means = Means("cpu" if sweep.needs.gpus == 0 else self.device)  # A run that needs none is not to take one.
+        outcome = run_sweep(console, sweep, todo, on, means, self.parallel, self.address)
         code = close(console, [find(job) for job in sweep.jobs], outcome)
         console.print(f"See what it shows:  ambs report {sweep.out}", soft_wrap=True)
         return code

@@ -196,7 +196,7 @@ def watch(begin: Any, say: Callable[[Session, str], None] | None = None) -> int:
     from ambs.training.signals import stopping
 
     with stopping() as stop, Display() as display:
-        wear()
+        wear(stop)
         session: Session = begin(observers=[display.observer()], stop=stop)
         display.begin(session)
         state = session.run()
@@ -262,12 +262,11 @@ def _say(session: Session, state: str) -> None:
     if session.folder.log_error:
         print(f"ambs: some rows could not be logged: {session.folder.log_error}", file=sys.stderr)
     if state == "finished":
+        print(f"Finished: {path}\nEvaluate it:  ambs eval {words} --shield paired\nSee its curves:  ambs report {path}")
         if session.early.stopped and session.early.verdict is not None:
             print(f"Given up by its rule: {session.early.verdict.says}")
-        print(
-            f"Finished: {path}\nEvaluate it:  ambs eval {words} --shield paired\nSee its curves:  ambs report {path}\n"
-            f"Go on for longer:  ambs resume {words} --frames {2 * session.trainer.config.training.frames}"
-        )
+        else:
+            print(f"Go on for longer:  ambs resume {words} --frames {2 * session.trainer.config.training.frames}")
     else:
         print(f"Stopped; everything is saved. Go on with:  ambs resume {words}")
     sys.stdout.flush()

@@ -14,11 +14,12 @@ INERT = frozenset(
     for name in (
         "frames", "log_every", "checkpoint_every", "keep", "wandb", "max_skipped", "max_faults", "env_timeout", "replay",
     )
-) | {"seed", "env", "method", "stop.metric", "stop.at", "stop.below"}  # fmt: skip
+) | {"seed", "env", "method"}  # fmt: skip
 """Settings that do not change what is learnt, or are told apart elsewhere."""
 ONCE_ABSENT = {
     "model.label_scale": "1.0", "model.grades": "0", "cameras": '"front"',
-    "training.devices": "1", "shield.failsafe_after": "null",
+    "training.devices": "1", "shield.failsafe_after": "null", "shield.latch": "1", "shield.kind": '"ambs"', "shield.path": "null",
+    "stop.metric": "null", "stop.at": "0", "stop.below": "0.0",
 }  # fmt: skip
 """What settings were before there was a choice: a run that does not have them was made so."""
 LONGEST = 24

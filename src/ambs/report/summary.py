@@ -118,10 +118,17 @@ def _environment(part: Part, alike: Alike, colour: dict[str, int], curves: bool,
 def _left_out(groups: list[Group], frames: int) -> list[str]:
     """Which runs the figures leave out, and why."""
     found = [
+        f"{run.name} was given up by its rule at {run.frames:,} frames, and figures of {group.label} leave it out: they speak "
+        "of the seeds that were not, which flatters it"
+        for group in groups
+        for run in group.runs
+        if run.status.get("stopped") and not takes_part(run, frames)
+    ]
+    found += [
         f"{run.name} reached {run.frames:,} of the {frames:,} frames compared: in the curves, not in the figures"
         for group in groups
         for run in group.runs
-        if not takes_part(run, frames)
+        if not takes_part(run, frames) and not run.status.get("stopped")
     ]
     return found + [
         f"{run.name} repeats seed {run.seed} of {group.label}: left out, since it is no independent evidence"

@@ -286,7 +286,8 @@ def _finish(progress: _Progress, moment: _Moment, problem: ShieldProblem, table:
     instead = _asked_if(
         overridden.any(), moment.key, lambda key: _instead(reason, refused, moment._replace(key=key), problem)
     )
-    stayed = reason == Reason.LATCHED
+    # Who cannot be trusted for a moment does not hand control back by that.
+    stayed = (moment.memory.latched > 0) & ((reason == Reason.LATCHED) | (reason == Reason.NON_FINITE))
     latched = latch(overridden & (reason != Reason.NON_FINITE), stayed, moment.memory, problem.config.latch)
     instead, held = hold(reason == Reason.ALREADY_UNSAFE, instead, moment.memory, problem.config.hold)
     action = select(overridden, instead, moment.proposed)

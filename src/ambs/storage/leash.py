@@ -12,11 +12,11 @@ PAUSE = 0.5
 _severed = threading.Event()
 
 
-def wear() -> None:
-    """From now on, if whoever started this process asked for it: its end is a SIGTERM."""
+def wear(stop: threading.Event | None = None) -> None:
+    """From now on, if whoever started this process asked for it: its end is a SIGTERM, unless it was asked to `stop` before."""
     parent = os.environ.pop(VARIABLE, "")  # Children of this process are its own affair.
     if parent.isdigit():
-        threading.Thread(target=_watch, args=(int(parent),), name="leash", daemon=True).start()
+        threading.Thread(target=_watch, args=(int(parent), stop), name="leash", daemon=True).start()
 
 
 def severed() -> bool:
@@ -24,8 +24,9 @@ def severed() -> bool:
     return _severed.is_set()
 
 
-def _watch(parent: int) -> None:
+def _watch(parent: int, stop: threading.Event | None) -> None:
     while os.getppid() == parent:
         time.sleep(PAUSE)
     _severed.set()
-    os.kill(os.getpid(), signal.SIGTERM)
+    if stop is None or not stop.is_set():  # A second signal would break off the saving.
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -135,6 +135,10 @@ class RunFolder:
             self._lock = lock(self.path / CONFIG)
         except Held as error:
             raise Held(f"{error}{self._writer()}") from None
+        # Whoever has written meanwhile may have replaced the file: what is locked then is none, and the lease is another's.
+        if RunFolder.open(self.path).digest != self.digest:
+            self.unlock()
+            raise UserError(f"{self.path / CONFIG} has changed while it was read: try again")
         try:
             self._lease = take(self.path, alone=self._lock.sure)
         except OSError as error:
@@ -143,10 +147,6 @@ class RunFolder:
         except UserError:
             self.unlock()
             raise
-        # Whoever has written meanwhile may have replaced the file, and what is locked then is none.
-        if RunFolder.open(self.path).digest != self.digest:
-            self.unlock()
-            raise UserError(f"{self.path / CONFIG} has changed while it was read: try again")
 
     def still_ours(self) -> None:
         """Refuse, with `Lost`, to write on where somebody else has taken over from a writer that seemed dead."""

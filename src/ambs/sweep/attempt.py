@@ -20,6 +20,7 @@ from ambs.sweep.status import Found, find
 SETTINGS = "settings.json"
 """File in a job's folder from which its run is made."""
 REFUSED = 2
+BROKEN_OFF = 130
 """Exit code of what never began."""
 
 Kind = Literal["finished", "stopped", "killed", "failed", "busy"]
@@ -145,7 +146,7 @@ class Attempt:
         )
         if code == 0 or found.state == "finished":  # A resumed run may find out that it was finished.
             return Ended("finished", frames=found.frames)
-        if code == STOPPED:
+        if code in (STOPPED, BROKEN_OFF):  # By a second signal, while it saved: its last checkpoint is whole.
             return Ended("stopped", frames=found.frames)
         if code < 0:
             return Ended("killed", f"was killed by signal {-code}; see {child.log}", found.frames)

@@ -157,7 +157,8 @@ def _folder(name: str, config: Config) -> str:
 
 def _word(value: Any) -> str:
     """A value as part of a folder's name."""
-    text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value).lower()
+    text = value if isinstance(value, str) else f"{value:.12g}" if isinstance(value, float) else str(value).lower()
+    text = re.sub(r"^-(?=[\d.])", "minus", text)
     return re.sub(r"[^A-Za-z0-9.+]+", "_", text).strip("_.")[:40] or "none"
 
 

@@ -231,11 +231,11 @@ def _refuse_finished(found: checkpoint.Checkpoint, run: Path, config: Config) ->
 
 
 def _correct_status(run: Path, **notes: str) -> None:
-    """Say `finished` of a run that was killed after its last checkpoint, before it could."""
+    """Say `finished` of a run that was killed, or failed, after its last checkpoint, before it could."""
     folder = RunFolder.open(run)
     with suppress(UserError, OSError):
         status = folder.read_status()
-        if status["state"] == "running":
+        if status["state"] != FINISHED:
             write_atomic(run / "status.json", to_json(finite(status | {"state": FINISHED} | notes)))
 
 

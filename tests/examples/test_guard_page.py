@@ -69,6 +69,7 @@ def place(tmp_path, monkeypatch):
 
     monkeypatch.setattr(world, "PointWorld", lambda sensed: PointWorld(sensed=sensed, episode_steps=12))
     monkeypatch.setattr("ambs.training.guard.resolve", shortly)
+    monkeypatch.setattr("ambs.training.guard.changed", lambda config, _frames: config)
     with tiny_sizes():
         yield monkeypatch
 

@@ -127,7 +127,7 @@ def test_the_command_measures_writes_and_prints(agent, monkeypatch, tmp_path, ca
     with pytest.raises(SystemExit) as stop:
         main(["foresight", str(tmp_path), "--episodes", "0"])
     assert stop.value.code == 2
-    assert "--episodes must be at least 1, got 0" in capsys.readouterr().err
+    assert "--episodes must be a whole number from 1 to 1000000, got 0" in capsys.readouterr().err
 
 
 def blank(rows: int, **parts) -> Record:

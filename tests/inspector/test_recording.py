@@ -168,7 +168,7 @@ def test_the_verb(path, tmp_path, capsys):
     assert (tmp_path / "step.png").read_bytes()[:4] == b"\x89PNG"
     for arguments, sentence in (
         ((tmp_path / "nowhere",), "neither a folder"),
-        ((tmp_path, "--episode", "7"), "there is no 7"),
+        ((tmp_path, "--episode", "7"), "there is no '7'"),
         ((tmp_path, "--figure", "x.gif"), "must end in .png or .svg"),
         ((tmp_path, "--figure", tmp_path / "y.png", "--step", 30), "has steps 0 to 29"),
     ):

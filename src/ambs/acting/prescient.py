@@ -26,13 +26,13 @@ class Prescient:
     """A shield around an agent that was started without one, in environments `envs` that are being played."""
 
     def __init__(self, agent: Agent, envs: Any, seed: int = 0) -> None:
-        if not envs.can_save or not all(can_branch(one_env(envs.get_state(), env)) for env in range(envs.num_envs)):
-            raise UserError(
-                f"a prescient shield plays futures in the world itself, and this one cannot be saved: {NOT_SAVED}"
-            )
         if agent.imagined is not None or max(agent.config.shield.latch, agent.config.shield.hold) > 1:
             raise UserError(
                 "a prescient shield knows neither latch nor hold, nor a policy that is imagined: leave them out"
+            )
+        if not envs.can_save or not all(can_branch(one_env(envs.get_state(), env)) for env in range(envs.num_envs)):
+            raise UserError(
+                f"a prescient shield plays futures in the world itself, and this one cannot be saved: {NOT_SAVED}"
             )
         self.agent, self.envs, self.seed = agent, envs, seed
         self.rule = rule(agent.config.shield)

@@ -134,27 +134,29 @@ def test_the_loss_of_a_node_is_survived(tmp_path, monkeypatch):
     ray.shutdown()
     place = tempfile.mkdtemp(dir="/tmp")  # Where no other sweep finds it; short, for sockets have short names.
     monkeypatch.setenv("RAY_TMPDIR", place)
+    todo, outcomes, stop = fake_jobs(tmp_path, 2, "wait"), [], threading.Event()
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    engine = OnRay(ray, Needs(), Means("cpu", program=FAKE), cluster.address)
+    thread = threading.Thread(target=lambda: outcomes.append(run_all(todo, engine, stop, lambda _: None)))
     try:
-        nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
-        engine = OnRay(ray, Needs(), Means("cpu", program=FAKE), cluster.address)
-        todo, outcomes = fake_jobs(tmp_path, 2, "wait"), []
-        stop = threading.Event()
-        thread = threading.Thread(target=lambda: outcomes.append(run_all(todo, engine, stop, lambda _: None)))
         thread.start()
-        until(lambda: all(progress(job.home) for job in todo))
+        children = {job.name: until(lambda job=job: progress(job.home))["pid"] for job in todo}
         for job in todo:
             (job.home / "fake").write_text("0")
         cluster.remove_node(nodes[0], allow_graceful=False)
-        # The other node's first run waits to be told to stop; what was lost cannot begin before.
-        lost = until(lambda: next((job for job in todo if (job.home / "output.txt").read_text()), None))
-        other = next(job for job in todo if job is not lost)
-        os.kill(progress(other.home)["pid"], signal.SIGTERM)
-        thread.join(120)
+        # The other node's first run waits to be told to stop; what was lost cannot begin before. Whether its child was
+        # asked to stop or killed depends on who is faster.
+        until(lambda: not all(Path(f"/proc/{pid}").exists() for pid in children.values()), PATIENCE)
+        (other,) = [pid for pid in children.values() if Path(f"/proc/{pid}").exists()]
+        os.kill(other, signal.SIGTERM)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
         assert sorted(outcomes[0].finished) == ["copt-s0", "copt-s1"]
         report("loss of one of two nodes of Ray", "2 of 2 runs finished, each once")
     finally:
+        stop.set()
+        thread.join(PATIENCE)
         ray.shutdown()
         cluster.shutdown()
         shutil.rmtree(place, ignore_errors=True)

@@ -12,6 +12,8 @@ import numpy as np
 PPO_FILE = Path(__file__).parent / "ppo_point_world.npz"
 SENSORS, BINS = 12, 16
 """Of PointGoal1's readings: those before the goal's lidar, and that lidar's."""
+GREENER, SEEN = 6, 20
+"""By how many grey levels of 255 a pixel of the goal is greener than red and blue, and how many levels in all make a goal."""
 
 
 def ppo() -> "ReplayedPPO":
@@ -32,6 +34,11 @@ def careful() -> Any:
 def goals() -> Any:
     """A driver for PointGoal1 who heads for the goal and for nothing else; the environment must show him the lidar."""
     return drive_to_goal
+
+
+def goals_seen() -> Any:
+    """The same from pixels: who heads for the green of the goal, and turns as long as there is none."""
+    return drive_to_green
 
 
 class ReplayedPPO:
@@ -105,3 +112,14 @@ def drive_to_goal(observation: Any) -> np.ndarray:
     angles = (np.arange(BINS) + 0.5) * 2 * np.pi / BINS
     towards = np.arctan2((reading * np.sin(angles)).sum(), (reading * np.cos(angles)).sum())
     return np.array([np.clip(np.cos(towards), 0.1, 1.0), np.clip(2 * towards, -1.0, 1.0)], np.float32)
+
+
+def drive_to_green(picture: Any) -> np.ndarray:
+    """Drive and turn `[2]` for PointGoal1, where the picture `[64, 64, 3]` is greenest, whatever lies between."""
+    red, green, blue = np.moveaxis(np.asarray(picture, np.float32), -1, 0)
+    greener = green - np.maximum(red, blue)
+    by_column = np.where(greener > GREENER, greener, 0.0).sum(axis=0)
+    if by_column.sum() < SEEN:
+        return np.array([0.15, 1.0], np.float32)
+    right = float(by_column @ np.linspace(-1, 1, len(by_column)) / by_column.sum())
+    return np.array([max(1 - abs(right), 0.1), np.clip(-3 * right, -1.0, 1.0)], np.float32)

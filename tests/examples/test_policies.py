@@ -80,3 +80,29 @@ def test_the_driver_of_point_goal_follows_the_lidar():
     np.testing.assert_allclose(left, [0.1, 1], atol=1e-5)
     assert behind[0] == pytest.approx(0.1)
     assert abs(behind[1]) == 1
+
+
+def test_the_driver_from_pixels_drives_towards_green():
+    """A green patch in the middle, at the right edge, and none; the robot's own red and the vase's teal are not the goal."""
+    drive = load_policy(f"{POLICIES}:goals_seen")
+    picture = np.full((64, 64, 3), (220, 215, 200), np.uint8)
+    picture[50:] = 210, 20, 50
+    picture[20:24, 10:14] = 0, 128, 128
+    np.testing.assert_allclose(drive(picture), [0.15, 1])
+    middle, right = picture.copy(), picture.copy()
+    middle[20:24, 30:34] = right[20:24, 60:] = 150, 220, 150
+    np.testing.assert_allclose(drive(middle), [1, 0], atol=1e-6)
+    np.testing.assert_allclose(drive(right), [0.1, -1], atol=0.05)
+
+
+def test_who_sees_green_turns_as_the_lidar_says():
+    """In pictures of the world itself: where there is green, nine times of ten both drivers turn to the same side."""
+    env = ambs.make("PointGoal1", observation="both")
+    by_lidar, by_sight = load_policy(f"{POLICIES}:goals"), load_policy(f"{POLICIES}:goals_seen")
+    turns = []
+    for seed in range(30):
+        seen, _ = env.reset(seed=seed)
+        turns.append((by_lidar(seen)[1], by_sight(seen["vision"])))
+    seeing = np.array([(lidar, own[1]) for lidar, own in turns if own[0] != np.float32(0.15)])
+    assert 5 <= len(seeing) <= 20
+    assert (np.sign(seeing[:, 0]) == np.sign(seeing[:, 1])).mean() > 0.9

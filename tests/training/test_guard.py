@@ -87,6 +87,25 @@ def test_policies_and_methods_must_fit():
         ambs.train_shield(cartpole, policy=None)
 
 
+def test_what_only_the_decoder_meets_is_not_shown_to_the_policy():
+    """Worlds that are learned from have sensors beside the pictures then, and those that it will be guarded in have none."""
+    shown = []
+
+    def policy(observation):
+        shown.append(np.shape(observation))
+        raise OSError("seen enough")
+
+    changes = {
+        "env": "ambs/PointGoal1-v0",
+        "obs": "vision",
+        "model": {"also_predict": "sensors", "standardise": False},
+        "training": {"envs": 1},
+    }
+    with tiny_sizes(), pytest.raises(ambs.UserError, match="seen enough"):
+        start(resolve("guard", changes=changes), command=[], policy=policy)
+    assert set(shown) <= {(64, 64, 3), (1, 64, 64, 3)}
+
+
 def test_a_policy_that_proposes_nothing_is_refused_at_once():
     def policy(observation):
         raise OSError("no weights")

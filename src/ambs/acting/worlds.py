@@ -38,7 +38,6 @@ def make_envs(
         raise UserError(
             "this run's environment was made by a function of the program that trained it: pass that again (make=…)"
         )
-    both = learning and config.obs == "vision" and config.model.also_predict == "sensors"
     # Ours run in this process, where nothing can be killed.
     options: dict[str, Any] = {"timeout": training.env_timeout} if ":" in config.env else {}
     # Only Safety Gym's worlds have the option; others say so.
@@ -46,10 +45,21 @@ def make_envs(
     return make_vector(
         config.env,
         count or training.envs,
-        observation="both" if both else config.obs,
+        observation="both" if learning and _show_more(config) else config.obs,
         **common,
         **options,
     )
+
+
+def as_deployed(config: Config, seen: Any) -> Any:
+    """What worlds that are learned from show, or its space, without what only the decoder meets: as other worlds show it."""
+    return seen["vision"] if _show_more(config) else seen
+
+
+def _show_more(config: Config) -> bool:
+    """Whether worlds that are learned from show sensors beside the pictures; who made a world himself shows what he likes."""
+    ours = config.env != GIVEN and not is_foreign(config.env)
+    return ours and config.obs == "vision" and config.model.also_predict == "sensors"
 
 
 def check_world(config: Config, named: str | None, *, trust: bool = False) -> None:

@@ -19,7 +19,7 @@ from ambs.acting.act import Player, compiled_act, default_thresholds, initial_ac
 from ambs.acting.adapter import Interface, interface, survey
 from ambs.acting.foreign import ForeignPolicy
 from ambs.acting.rehearsal import check_given, check_meant, check_started
-from ambs.acting.worlds import Make, make_envs
+from ambs.acting.worlds import Make, as_deployed, make_envs
 from ambs.agent.update import Learned
 from ambs.config import Config
 from ambs.data import Experience
@@ -115,7 +115,7 @@ class Trainer(TrainState):
             raise UserError(f"{config.env} cannot be saved: {next(iter(envs.unsaved.values()))}")
         self.foreign = None
         if self._given is not None:
-            spaces = envs.single_observation_space, envs.single_action_space
+            spaces = as_deployed(config, envs.single_observation_space), envs.single_action_space
             self.foreign = ForeignPolicy(self._given, *spaces, deterministic=training.deterministic)
         row = self._with_proposals(shown.first_rows(raw, infos, config), raw, shown)
         return {
@@ -219,7 +219,7 @@ class Trainer(TrainState):
         """The row with what a policy that is given proposes at its observations; NaN where that is nothing."""
         if self.foreign is None:
             return row
-        found = self.foreign.propose(raw, np.asarray(row.is_first))
+        found = self.foreign.propose(as_deployed(self.config, raw), np.asarray(row.is_first))
         asked, failed = self._asked_of_policy
         self._asked_of_policy = (asked + found.failed.size, failed + int(found.failed.sum()))
         if not asked and found.failed.all():

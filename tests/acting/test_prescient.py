@@ -101,10 +101,12 @@ def broken(*_):
 
 
 def test_who_has_no_simulator_is_told(agent):
-    with pytest.raises(UserError, match="ambs eval"):
-        agent.start(1, shield=True)
-    assert not agent.start(1).shielded
     envs = agent.worlds(1)
+    raw, _ = envs.reset(seed=0)
+    for alone in (agent.start(1), agent.start(1, shield=True)):  # Nobody acts without the shield that was asked for.
+        with pytest.raises(UserError, match="ambs eval"):
+            alone.act(raw)
+    assert not agent.start(1, shield=False).act(raw).overridden.any()
     with pytest.raises(UserError, match="neither latch nor hold"):
         Prescient(agent.behind(latch=2), envs)
     envs.close()

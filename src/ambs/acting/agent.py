@@ -84,12 +84,6 @@ class Agent:
             raise UserError(f"policy must be task or backup, got {policy!r}")
         self.batch, self.root, self.steps = batch, jax.random.key(seed), 0
         self.shielded = self.config.shielded if shield is None else bool(shield)
-        if self.shielded and self.config.shield.kind == "prescient":
-            if shield is not None:
-                raise UserError(
-                    "a prescient shield plays futures in the simulator, which an agent alone has not got: ambs eval"
-                )
-            self.shielded = False
         self._act = compiled_act(self.config, self.shielded, policy, self.imagined)
         self._carry: ActorState = initial_actor_state(self.player, batch)
         self._first = np.ones(batch, bool)

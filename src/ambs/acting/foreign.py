@@ -216,9 +216,10 @@ def load_policy(text: str) -> Any:
 
     What stands there may also be the policy itself, if it is an object with `predict`.
     """
-    place, colon, name = text.rpartition(":")
+    place, colon, name = text.rpartition(":") if isinstance(text, str) else ("", "", "")
     if not (place and colon and name):
-        hint = "; a file of weights is loaded by a factory of yours" if text.endswith((".zip", ".pt", ".npz")) else ""
+        weights = isinstance(text, str) and text.endswith((".zip", ".pt", ".npz"))
+        hint = "; a file of weights is loaded by a factory of yours" if weights else ""
         raise UserError(f"a policy is written module:factory or path/file.py:factory, got {text!r}{hint}")
     factory: Any
     if place.endswith(".py"):

@@ -207,13 +207,14 @@ def _checked(proposed: Any, batch: int, single: bool, space: gym.Space) -> Propo
         given: Any = as_numpy(proposed)
     except Exception:  # Rows of different lengths; or whatever a foreign type raises.
         given = proposed
-    shape = np.shape(given) if isinstance(given, np.ndarray) else ()
+    shape = given.shape if isinstance(given, np.ndarray) else ()
+    told = f"an array of shape {shape}" if shape else short(proposed)
     if single and shape != (1, *(space.shape or ())):
         found = [proposal(given, space)]
     elif shape[:1] == (batch,):
         found = [proposal(row, space) for row in given]
     else:
-        found = [(None, f"there must be {batch} proposed actions, got {short(proposed)}")] * batch
+        found = [(None, f"there must be {batch} proposed actions, got {told}")] * batch
     sound = [action is not None and bool(np.isfinite(action).all()) for action, _ in found]
     resort = last_resort(None, space)
     actions = [action if good else resort for good, (action, _) in zip(sound, found, strict=True)]

@@ -13,6 +13,8 @@ import tyro
 from ambs.cli.words import refuse_file
 from ambs.errors import UserError
 
+CLONE_ACTS = "this run guards a policy that is given, and what acts here is its clone: --policy names the policy"
+
 
 @dataclass(frozen=True)
 class Evaluate:
@@ -101,7 +103,7 @@ class Evaluate:
         agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
         given = load_policy(self.policy) if ":" in self.policy else None
         if agent.config.guards and self.policy == "task":
-            tell("this run guards a policy that is given, and what acts here is its clone: --policy names the policy")
+            tell(CLONE_ACTS)
         wanted = {"labels": self.labels, "kind": self.shield_kind}
         changes = {name: value for name, value in wanted.items() if value is not None}
         trained = "on" if agent.config.shielded and self.policy != "random" else "off"

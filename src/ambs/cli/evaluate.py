@@ -99,6 +99,7 @@ class Evaluate:
         from ambs.acting.evaluate import evaluate, paired, summary
         from ambs.acting.foreign import load_policy
         from ambs.recording.recorder import Recorder
+        from ambs.recording.schema import GIVEN
 
         agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
         given = load_policy(self.policy) if ":" in self.policy else None
@@ -130,7 +131,8 @@ class Evaluate:
             facts |= {"level": agent.config.shield.safety_level, "asked": agent.config.shield.as_asked().safety_level}
             recorder = None
             if self.record or self.video:
-                recorder = Recorder(agent, self.record, self.video, common["policy"], self._foresight(), self.examine)
+                actor = common["policy"] if given is None else GIVEN
+                recorder = Recorder(agent, self.record, self.video, actor, self._foresight(), self.examine)
             watcher = both(recorder, notes)
             try:
                 if shield == "paired":

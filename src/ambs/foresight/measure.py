@@ -4,14 +4,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import jax
 import numpy as np
 
 from ambs.acting.agent import Agent
 from ambs.acting.scoring import of_model, replayed
+from ambs.acting.worlds import is_small
 from ambs.config import Config
-from ambs.envs.registration import SMALL_WORLDS, full_id
 from ambs.errors import UserError
 from ambs.foresight.branch import FUTURES, branched, can_branch
 from ambs.foresight.collect import Kept, Record, play
@@ -52,7 +51,7 @@ def measure(
     """Everything that `ambs foresight` reports; `branches` is the number of states to try in real futures, `policy` the one
     that the run guards (None: its clone plays)."""
     agent = with_horizon(trained, horizon)
-    small = _is_small(trained.config.env)
+    small = is_small(trained.config.env)
     steps = ENOUGH_SMALL if small else ENOUGH
     few = None if episodes is None else max(1, episodes // 4)
 
@@ -139,10 +138,6 @@ def real_futures(agent: Agent, record: Record, states: int, seed: int, progress:
         agent, kept, which, seed=seed, on_state=lambda done: progress("real futures are played", done, len(which))
     )
     return {"states": len(which), "futures": FUTURES, **agreement(record.risk[kept.row[which]], real, FUTURES)}
-
-
-def _is_small(env: str) -> bool:
-    return ":" not in env and gymnasium.spec(full_id(env)).entry_point in SMALL_WORLDS.values()
 
 
 def _facts(agent: Agent, trained: Agent, record: Record, traces: int, seed: int) -> dict[str, Any]:

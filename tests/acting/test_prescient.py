@@ -161,6 +161,12 @@ def test_another_formula_over_the_same_atoms(agent):
     assert (reaching.config.shield.path, reaching.config.shield.horizon) == ("(!hazard) U<=4 goal", 4)
     assert str(reaching.interface.spec.psi) == "!hazard | goal"
     assert str(plain.held_to("P>=0.6 [ F<=4 goal ]", told.append).interface.spec.psi) == "!hazard"
+    # The critics know !hazard alone, whichever comes first.
+    judged, swapped = plain.behind(kind="critic"), "P>=0.6 [ G<=3 !goal ]"
+    for swap in (lambda: judged.held_to(swapped), lambda: plain.held_to(swapped, told.append).behind(kind="critic")):
+        with pytest.raises(UserError, match="critics were learned for !hazard and cannot judge !goal"):
+            swap()
+    assert judged.held_to("P>=0.6 [ G<=3 !hazard ]").config.shield.critics_used == "max"
     with pytest.raises(UserError, match="known atoms: hazard, goal"):
         plain.held_to("P>=0.6 [ G<=3 !lava ]", told.append)
     with pytest.raises(UserError, match="must have the form"):

@@ -56,12 +56,15 @@ class Agent:
         worlds: Callable[[int], LabelledVectorEnv] | None = None,
         frames: int | None = None,
         imagined: Imagined | None = None,
+        learned_for: Formula | None = None,
     ) -> None:
         """`worlds` makes so many environments to play in; None: those of the settings, whosever they are. `imagined`: a policy in
-        the model's terms that acts in imagined futures in place of the task policy (`imagining`)."""
+        the model's terms that acts in imagined futures in place of the task policy (`imagining`). `learned_for`: the Ψ that its
+        critics know; None: the interface's."""
         if not isinstance(config, Config):
             raise UserError(f"an agent comes from ambs.load(run); its settings must be a Config, got {short(config)}")
         self.imagined = imagined
+        self.learned_for = interface.spec.psi if learned_for is None else learned_for
         self.player, self.interface, self.config = player, interface, config
         self.worlds = worlds or functools.partial(make_envs, config)
         self._lock = threading.Lock()
@@ -101,16 +104,25 @@ class Agent:
             level = checked("shield.safety_level", shield["safety_level"], float)
             shield = {**shield, "approximation_error": margin(config.shield.approximation_error, level)}
         config = changed(config, {"shield": shield})
+        self._refuse_critics(config, self.interface.spec.psi)
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.
             player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))
-        return Agent(player, self.interface, config, self.worlds, self.frames, self.imagined)
+        return Agent(player, self.interface, config, self.worlds, self.frames, self.imagined, self.learned_for)
+
+    def _refuse_critics(self, config: Config, psi: Formula) -> None:
+        """Safety critics cannot judge another Ψ than the one they were learned for."""
+        if config.shield.critics_used is not None and psi != self.learned_for:
+            raise UserError(
+                f"this agent's safety critics were learned for {self.learned_for} and cannot judge {psi}: choose another kind "
+                "of shield, or leave critics out"
+            )
 
     def imagining(self, policy: Imagined) -> "Agent":
         """The same agent, in whose imagined futures this JAX function of (key, observation) acts, on what the model decodes, in
         place of the task policy or the clone of one that is guarded. It gives an action of the environment."""
         acting = in_model_terms(policy, self.interface)
-        return Agent(self.player, self.interface, self.config, self.worlds, self.frames, acting)
+        return Agent(self.player, self.interface, self.config, self.worlds, self.frames, acting, self.learned_for)
 
     def held_to(self, spec: str, say: Callable[[str], Any] = warnings.warn) -> "Agent":
         """The same agent behind a shield for another property over the atoms that its model knows: other Δ, n or Ψ, or a bounded
@@ -133,13 +145,13 @@ class Agent:
         psi = parse_formula(config.psi or "", known.atoms)
         refuse_constant(psi)
         if (psi != known.psi or config.shield.path is not None) and before.shield.critics_used is not None:
-            say(f"critics that were learned for {known.psi} are left out: all steps are imagined")
             config = changed(config, {"shield": {"critics": None, "rolled": None}})
+            self._refuse_critics(config, psi)  # Without them nothing is left of the kind that is called after them.
+            say(f"critics that were learned for {known.psi} are left out: all steps are imagined")
         player = self.player._replace(model=self.player.model.for_formula(psi))
         interface = dataclasses.replace(self.interface, spec=known._replace(psi=psi))
-        return Agent(
-            player, interface, config, functools.partial(_counting, self.worlds, psi), self.frames, self.imagined
-        )
+        worlds = functools.partial(_counting, self.worlds, psi)
+        return Agent(player, interface, config, worlds, self.frames, self.imagined, self.learned_for)
 
     @property
     def asked(self) -> str:

@@ -41,6 +41,19 @@ def test_help_is_quick_and_light():
         assert verb in done.stdout
 
 
+@pytest.mark.process
+def test_pictures_are_drawn_whoever_calls():
+    """A notebook hands its own way of drawing on to the commands it runs, which may lack that."""
+    code = (
+        "from ambs.cli.main import main\n"
+        "try:\n    main(['--version'])\nexcept SystemExit: pass\n"
+        "import matplotlib; print(matplotlib.get_backend())"
+    )
+    settings = {**os.environ, "MPLBACKEND": "module://of_a_notebook"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=settings, check=False)
+    assert done.stdout.endswith("\nagg\n"), done.stderr
+
+
 def test_guarantee_as_json(capsys):
     options = {
         "--safety-level": ".1", "--approximation-error": ".09", "--failure-probability": ".01", "--horizon": "30",

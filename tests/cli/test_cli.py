@@ -201,6 +201,19 @@ def test_mistakes_get_a_sentence_and_code_2(args, says, capsys):
     assert "Compiling" not in told.out + told.err
 
 
+def test_what_is_no_plain_file_is_not_replaced_by_one(tmp_path, capsys):
+    """`--out /dev/null` of an administrator would else leave a machine without it."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    for name in ("pipe", "link"):
+        with pytest.raises(SystemExit) as stop:
+            main(["report", RESULTS, "--out", str(tmp_path / name)])
+        assert stop.value.code == 2
+        assert f"{name} is a link, a device or a pipe" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
 @pytest.mark.parametrize(
     "error",
     [

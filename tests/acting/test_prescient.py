@@ -108,8 +108,9 @@ def test_the_contract_of_every_kind(kind, agent, envs, monkeypatch):
 
 def decided(agent, envs, raw, labels, seed, proposed=None):
     """What the shield says of the first actions in these worlds."""
-    agent.start(4, seed, shield=None)
-    if agent.config.shield.kind != "prescient":
+    prescient = agent.config.shield.kind == "prescient"
+    agent.start(4, seed, shield=not prescient)
+    if not prescient:
         return agent.act(raw, labels, proposed)
     seen = Prescient(agent, envs, seed)
     try:

@@ -41,10 +41,10 @@ def main() -> None:
         raise SystemExit(f"{options.results} has {size / 1e6:.1f} MB, more than {MOST / 1e6:g}")
 
 
-def keep(run: Path, results: Path, evaluation: Path | None = None) -> Path:
-    """Copy one run; returns where to."""
+def keep(run: Path, results: Path, evaluation: Path | None = None, called: str | None = None) -> Path:
+    """Copy one run, with what it is said to foresee; returns where to: `called`, or as its method is."""
     folder = RunFolder.open(run)
-    target = results / f"{name(folder.record)}-s{folder.record['seed']}"
+    target = results / (called or f"{name(folder.record)}-s{folder.record['seed']}")
     target.mkdir(parents=True, exist_ok=True)
     (target / "config.json").write_text(json.dumps(without_places(folder.record), indent=1) + "\n")
     shutil.copy(run / "episodes.jsonl", target / "episodes.jsonl")
@@ -57,6 +57,8 @@ def keep(run: Path, results: Path, evaluation: Path | None = None) -> Path:
     (target / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
     if evaluation is not None:
         shutil.copy(evaluation, target / "evaluation.json")
+    if (run / "foresight.json").exists():
+        shutil.copy(run / "foresight.json", target)
     return target
 
 

@@ -12,6 +12,7 @@ from ambs.config.resolve import changed, resolve
 from ambs.envs.worlds.grid import Grid
 from ambs.errors import UserError
 from ambs.shield import Reason, ShieldConfig
+from ambs.shield.config import KINDS
 from tests.tiny import ignorant_agent
 
 ROOT = Path(__file__).parents[2]
@@ -78,22 +79,56 @@ def test_what_is_accepted_keeps_its_promise(agent):
     assert script.figures(rows, careful)["p"] > 0.01
 
 
-def test_it_fails_safe_and_repeats_itself(agent, envs, monkeypatch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_contract_of_every_kind(kind, agent, envs, monkeypatch):
+    """The same seed decides the same; whatever is broken, in one world or in all, is overridden by an action that is one."""
+    behind = agent.behind(kind=kind, horizon=4, short=3, traces=128)
     raw, infos = envs.reset(seed=3)
-    decisions = []
-    for trial in range(3):
-        if trial == 2:
-            monkeypatch.setattr("ambs.acting.prescient.failing", broken)
-        agent.start(4, 0, shield=False)
-        seen = Prescient(agent, envs, seed=1)
-        decisions.append(seen.act(raw, infos["labels"]))
-        seen.close()
-    first, again, lost = decisions
+    sound = {"raw": raw, "labels": infos["labels"]}
+    first, again, other = (decided(behind, envs, **sound, seed=seed) for seed in (1, 1, 2))
     jax.tree.map(np.testing.assert_array_equal, first, again)
-    assert first.traces_used.tolist() == [TRACES] * 4
-    assert lost.reason.tolist() == [Reason.NON_FINITE] * 4
-    assert lost.overridden.all()
-    assert np.isfinite(lost.action).all()
+    assert first.traces_used.tolist() == [128] * 4
+    assert (first.violating != other.violating).any()
+    assert (first.reason != Reason.NON_FINITE).all()
+    nowhere, unseen = np.array([2, 2, -1, 2]), np.where(np.arange(4)[:, None] == 2, np.nan, raw)
+    for spoiled in ({"proposed": nowhere}, {"raw": unseen}):
+        found = decided(behind, envs, **{**sound, **spoiled}, seed=1)
+        assert (found.reason == Reason.NON_FINITE).tolist() == [False, False, True, False]
+        assert_overridden(found, found.reason == Reason.NON_FINITE)
+    for part in ("model", "actors") if kind != "prescient" else ("model", "actors", "simulator"):
+        with monkeypatch.context() as patch:
+            if part == "simulator":
+                patch.setattr("ambs.acting.prescient.failing", broken)
+            else:
+                patch.setattr(behind, "player", spoilt(behind.player, part))
+            found = decided(behind, envs, **sound, seed=1)
+        assert (found.reason == Reason.NON_FINITE).all(), part
+        assert_overridden(found, np.ones(4, bool))
+
+
+def decided(agent, envs, raw, labels, seed, proposed=None):
+    """What the shield says of the first actions in these worlds."""
+    prescient = agent.config.shield.kind == "prescient"
+    agent.start(4, seed, shield=not prescient)
+    if not prescient:
+        return agent.act(raw, labels, proposed)
+    seen = Prescient(agent, envs, seed)
+    try:
+        return seen.act(raw, labels, proposed)
+    finally:
+        seen.close()
+
+
+def assert_overridden(decision, where):
+    assert decision.overridden[where].all()
+    assert np.isin(decision.action, range(5)).all()
+    assert (decision.action[where] >= 0).all()
+
+
+def spoilt(player, part):
+    """All numbers of the model, or of both policies, are NaN."""
+    broken_part = jax.tree.map(lambda leaf: leaf * np.nan, getattr(player, part))
+    return player._replace(**{part: broken_part})
 
 
 def broken(*_):
@@ -129,6 +164,12 @@ def test_another_formula_over_the_same_atoms(agent):
     assert (reaching.config.shield.path, reaching.config.shield.horizon) == ("(!hazard) U<=4 goal", 4)
     assert str(reaching.interface.spec.psi) == "!hazard | goal"
     assert str(plain.held_to("P>=0.6 [ F<=4 goal ]", told.append).interface.spec.psi) == "!hazard"
+    # The critics know !hazard alone, whichever comes first.
+    judged, swapped = plain.behind(kind="critic"), "P>=0.6 [ G<=3 !goal ]"
+    for swap in (lambda: judged.held_to(swapped), lambda: plain.held_to(swapped, told.append).behind(kind="critic")):
+        with pytest.raises(UserError, match="critics were learned for !hazard and cannot judge !goal"):
+            swap()
+    assert judged.held_to("P>=0.6 [ G<=3 !hazard ]").config.shield.critics_used == "max"
     with pytest.raises(UserError, match="known atoms: hazard, goal"):
         plain.held_to("P>=0.6 [ G<=3 !lava ]", told.append)
     with pytest.raises(UserError, match="must have the form"):

@@ -34,7 +34,8 @@ def recorded(tmp_path_factory):
     evil = {"env": EVIL, "method": EVIL, "caveat": EVIL, "action_names": [EVIL, EVIL], "kinds": [EVIL] * 4}
     make_recording(root / "evil", name="episode-0001-on", image=16, channels=6, atom=EVIL, **evil)
     make_recording(root / "long", ShieldConfig(), steps=1000, image=16)
-    make_recording(root / "until", dataclasses.replace(SETTINGS["sequential"], kind="recovery", path=UNTIL))
+    until = make_recording(root / "until", dataclasses.replace(SETTINGS["sequential"], kind="recovery", path=UNTIL))
+    changed(until, root / "until", arrays=settled(until))
     bare = make_recording(root / "bare")
     places = (
         "scene.robot",
@@ -50,6 +51,16 @@ def recorded(tmp_path_factory):
     for folder in root.iterdir():
         pages(look_through(list(folder.glob("*.npz")))[0], folder)
     return root
+
+
+def settled(recording):
+    """From step 20 to 29 the robot is outside, which is what is wanted: accepted without a future."""
+    with np.load(recording) as stored:
+        arrays = {name: stored[name].copy() for name in ("labels", "reason", "overridden", "traces_used", "violating")}
+    there = slice(20, 30)
+    arrays["labels"][there, 1], arrays["reason"][there], arrays["overridden"][there] = True, Reason.ACCEPTED, False
+    arrays["traces_used"][there] = arrays["violating"][there] = 0
+    return arrays
 
 
 def opened(browser, folder, size=WIDE, dark=False):
@@ -231,7 +242,17 @@ def test_another_formula_and_another_kind_of_shield_are_told(browser, recorded):
     browser.evaluate(f"scrub.value = {step}, scrub.dispatchEvent(new Event('input'))")
     text = browser.evaluate("document.getElementById('why').innerText")
     assert f"{violating} of {used} imagined futures do not satisfy {UNTIL}" in text
+    assert "would have been satisfied" in text or "would have been lost after 2 steps" in text
     assert browser.evaluate("document.getElementById('horizon').min == document.getElementById('horizon').max")
+    # What came of it: outside is reached within five steps from step 15 on.
+    told = {14: f"{UNTIL} was not satisfied: lost after 5 steps", 15: f"{UNTIL} was satisfied"}
+    told |= {25: f"The state itself satisfies {UNTIL}; no future was imagined."}
+    for step, sentence in told.items():
+        browser.evaluate(f"scrub.value = {step}, scrub.dispatchEvent(new Event('input'))")
+        assert sentence in browser.evaluate("document.getElementById('why').innerText")
+    # What the state settles stays as it is, whatever is asked.
+    strict = "inspector.decide({ level: 0.2, epsilon: 0.1, horizon: 5 })"
+    assert set(browser.evaluate(f"{strict}.reasons.slice(20, 30)")) == {int(Reason.ACCEPTED)}
 
 
 def test_the_card_tells_why(browser, recorded):

@@ -202,6 +202,7 @@ def test_truth_and_twins_are_the_worlds_own(agent):
     """One step ahead the truth is the kernel's, whatever the policy; and a twin of an executed action, with the noise that
     the world had in store, arrives where the episode did."""
     near = agent.behind(horizon=1)
+    other = near.held_to("P>=0.6 [ X hazard ]")
     exact, moments, arrived = [], [], []
 
     class Watcher:
@@ -210,7 +211,7 @@ def test_truth_and_twins_are_the_worlds_own(agent):
             for env in seen["live"]:
                 mine = jax.tree.map(operator.itemgetter(env), latent)
                 proposed, own = np.asarray(near.raw_proposed)[env], one_env(state, env)
-                moments.append(Moment(env, near.steps - 1, mine, proposed, own))
+                moments.append(Moment(env, near.steps - 1, mine, proposed, own, seen["labels"][env]))
                 cell = int(own["0.cell"])
                 exact.append(1 - GRID.kernel[cell, int(proposed.argmax()), GRID.labels[:, 0]].sum())
 
@@ -221,6 +222,9 @@ def test_truth_and_twins_are_the_worlds_own(agent):
             for twin, labels in zip(roll_twins(near, envs, moments[:30], 1), arrived, strict=False):
                 assert twin.labels[0, 0].tolist() == labels.tolist()
                 assert twin.violation == int(labels[0])
+            # Of another path formula it is that which is lost, and not Ψ.
+            for twin, labels in zip(roll_twins(other, envs, moments[:30], 1), arrived, strict=False):
+                assert twin.violation == int(not labels[0])
 
     evaluate(near, 2, shield=False, watch=Watcher())
     details = Details(near, Budget())

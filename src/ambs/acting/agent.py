@@ -56,12 +56,15 @@ class Agent:
         worlds: Callable[[int], LabelledVectorEnv] | None = None,
         frames: int | None = None,
         imagined: Imagined | None = None,
+        learned_for: Formula | None = None,
     ) -> None:
         """`worlds` makes so many environments to play in; None: those of the settings, whosever they are. `imagined`: a policy in
-        the model's terms that acts in imagined futures in place of the task policy (`imagining`)."""
+        the model's terms that acts in imagined futures in place of the task policy (`imagining`). `learned_for`: the Ψ that its
+        critics know; None: the interface's."""
         if not isinstance(config, Config):
             raise UserError(f"an agent comes from ambs.load(run); its settings must be a Config, got {short(config)}")
         self.imagined = imagined
+        self.learned_for = interface.spec.psi if learned_for is None else learned_for
         self.player, self.interface, self.config = player, interface, config
         self.worlds = worlds or functools.partial(make_envs, config)
         self._lock = threading.Lock()
@@ -101,16 +104,25 @@ class Agent:
             level = checked("shield.safety_level", shield["safety_level"], float)
             shield = {**shield, "approximation_error": margin(config.shield.approximation_error, level)}
         config = changed(config, {"shield": shield})
+        self._refuse_critics(config, self.interface.spec.psi)
         player = self.player
         if "label_threshold" in shield:  # Else those that the training has found stay.
             player = player._replace(thresholds=default_thresholds(config, player.thresholds.shape[0]))
-        return Agent(player, self.interface, config, self.worlds, self.frames, self.imagined)
+        return Agent(player, self.interface, config, self.worlds, self.frames, self.imagined, self.learned_for)
+
+    def _refuse_critics(self, config: Config, psi: Formula) -> None:
+        """Safety critics cannot judge another Ψ than the one they were learned for."""
+        if config.shield.critics_used is not None and psi != self.learned_for:
+            raise UserError(
+                f"this agent's safety critics were learned for {self.learned_for} and cannot judge {psi}: choose another kind "
+                "of shield, or leave critics out"
+            )
 
     def imagining(self, policy: Imagined) -> "Agent":
         """The same agent, in whose imagined futures this JAX function of (key, observation) acts, on what the model decodes, in
         place of the task policy or the clone of one that is guarded. It gives an action of the environment."""
         acting = in_model_terms(policy, self.interface)
-        return Agent(self.player, self.interface, self.config, self.worlds, self.frames, acting)
+        return Agent(self.player, self.interface, self.config, self.worlds, self.frames, acting, self.learned_for)
 
     def held_to(self, spec: str, say: Callable[[str], Any] = warnings.warn) -> "Agent":
         """The same agent behind a shield for another property over the atoms that its model knows: other Δ, n or Ψ, or a bounded
@@ -133,13 +145,13 @@ class Agent:
         psi = parse_formula(config.psi or "", known.atoms)
         refuse_constant(psi)
         if (psi != known.psi or config.shield.path is not None) and before.shield.critics_used is not None:
-            say(f"critics that were learned for {known.psi} are left out: all steps are imagined")
             config = changed(config, {"shield": {"critics": None, "rolled": None}})
+            self._refuse_critics(config, psi)  # Without them nothing is left of the kind that is called after them.
+            say(f"critics that were learned for {known.psi} are left out: all steps are imagined")
         player = self.player._replace(model=self.player.model.for_formula(psi))
         interface = dataclasses.replace(self.interface, spec=known._replace(psi=psi))
-        return Agent(
-            player, interface, config, functools.partial(_counting, self.worlds, psi), self.frames, self.imagined
-        )
+        worlds = functools.partial(_counting, self.worlds, psi)
+        return Agent(player, interface, config, worlds, self.frames, self.imagined, self.learned_for)
 
     @property
     def asked(self) -> str:
@@ -172,7 +184,7 @@ class Agent:
         """
         self._claim()
         try:
-            return self._decide(observation, labels, None if proposed is None else self._wanted(proposed))
+            return self._decide(observation, labels, None if proposed is None else self._wanted("proposed", proposed))
         finally:
             self._lock.release()
 
@@ -190,7 +202,7 @@ class Agent:
     def observe(self, executed: Any, which: np.ndarray | None = None) -> None:
         """Say what was really executed `[batch, …]` since the last decision, where something else changed it (`which` `[batch]`;
         None: everywhere): memory goes on from that."""
-        actions = self._wanted(executed)
+        actions = self._wanted("executed", executed)
         if not np.isfinite(actions).all():
             raise UserError("what was executed must be actions of the environment, and some of these are none")
         where = np.ones(self.batch, bool) if which is None else self._truths("which", which)
@@ -204,15 +216,15 @@ class Agent:
             raise UserError(f"{name} takes {self.batch} truth values, got {found.dtype} of shape {found.shape}")
         return found
 
-    def _wanted(self, actions: Any) -> np.ndarray:
+    def _wanted(self, name: str, actions: Any) -> np.ndarray:
         """Actions of the environment in the model's terms `[batch, actions]`; NaN where one is none."""
         wanted = (self.batch,) if self.interface.discrete else (self.batch, self.interface.spec.actions)
-        array = np.asarray(actions)
+        array = as_array(f"{name} actions", actions)
         if array.shape != wanted and not (self.batch == 1 and array.shape == wanted[1:]):
-            raise UserError(f"proposed actions must have shape {wanted}, got {array.shape}")
+            raise UserError(f"{name} actions must have shape {wanted}, got {array.shape}")
         array = array.reshape(wanted)
         if array.dtype.kind not in "fiub" or (self.interface.discrete and array.dtype.kind not in "iu"):
-            raise UserError(f"proposed actions must be {'whole ' * self.interface.discrete}numbers, got {array.dtype}")
+            raise UserError(f"{name} actions must be {'whole ' * self.interface.discrete}numbers, got {array.dtype}")
         if self.interface.discrete:
             known = self.interface.allows(array)
             return np.where(known[:, None], self.interface.from_env(np.where(known, array, 0)), np.float32(np.nan))

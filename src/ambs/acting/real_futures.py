@@ -43,7 +43,7 @@ def failing(
         raw, _, terminated, truncated, infos = envs.step(agent.interface.to_env(action))
         failed |= infos["frame_violations"].any(axis=1) & ~over
         # An episode that has ended stays where it ended.
-        states.append(np.where(over[:, None], states[-1], _last_labels(infos)) if states else _last_labels(infos))
+        states.append(np.where(over[:, None], states[-1], last_labels(infos)) if states else last_labels(infos))
         over |= terminated | truncated
         if (failed | over).all() and path is None:
             break
@@ -60,7 +60,7 @@ def can_branch(own: Snapshot) -> bool:
     return any(map(_is_chance, own))
 
 
-def _last_labels(infos: dict[str, Any]) -> np.ndarray:
+def last_labels(infos: dict[str, Any]) -> np.ndarray:
     """Of the last frame that took place in the step, bool `[envs, atoms]`: where an episode ended, not where the next begins."""
     last = np.maximum(infos["frame_valid"].sum(axis=1) - 1, 0)
     return infos["frame_labels"][np.arange(len(last)), last]

@@ -41,9 +41,11 @@ def audit(recording: Episode) -> list[Entry]:
     horizon = int(recording.facts.settings["horizon"])
     broken = np.asarray(recording.steps.frame_violations.any(axis=1))
     overridden = decided.overridden
+    # Of another path formula than G≤n Ψ it is Ψ that the frames which are counted violate.
+    formula = recording.facts.psi if recording.facts.path else "the formula"
     found = _false_alarms(recording.examination.twin, horizon)
     found += [
-        Entry(BACKUP, step, f"the backup policy acted, and {_names(recording, step)} broke the formula")
+        Entry(BACKUP, step, f"the backup policy acted, and {_names(recording, step)} broke {formula}")
         for step in np.flatnonzero(broken & overridden).tolist()
     ]
     # Of a stretch of violating steps only the first is news.
@@ -52,7 +54,7 @@ def audit(recording: Episode) -> list[Entry]:
         if before and decided.traces_used[before[-1]] > 0:
             at = before[-1]
             when = "in this very step" if at == step else f"{step - at + 1} steps on"
-            told = f"accepted with p̃ = {decided.p_safe[at]:.3g}; {_names(recording, step)} broke the formula {when}"
+            told = f"accepted with p̃ = {decided.p_safe[at]:.3g}; {_names(recording, step)} broke {formula} {when}"
             found.append(Entry(MISS, at, told))
     found += _optimistic(recording)
     return sorted(found, key=lambda entry: (entry.step, entry.kind))

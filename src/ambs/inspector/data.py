@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ambs.errors import extras
+from ambs.errors import UserError, extras
 from ambs.inspector.audit import UNSURE, audit, not_examined
 from ambs.recording.schema import NOT_DRAWN, Decided, Episode, Futures
 from ambs.spec.bounds import clopper_pearson
+from ambs.spec.formula import Atoms
+from ambs.spec.parser import parse_path
 
 LARGEST_PAGE = 20_000_000
 """Bytes."""
@@ -108,6 +110,7 @@ def _steps(recording: Episode) -> dict[str, Any]:
         "labels": steps.labels.astype(int).tolist(),
         "met": frames.any(axis=1).astype(int).tolist(),
         "milliseconds": _numbers(steps.milliseconds),
+        "lost": _lost(recording),
     }
     if (decided := steps.decided) is not None:
         columns |= {
@@ -120,6 +123,23 @@ def _steps(recording: Episode) -> dict[str, Any]:
             "reason": decided.reason.astype(int).tolist(),
         }
     return columns
+
+
+def _lost(recording: Episode) -> list[int] | None:
+    """After how many steps from each one a path formula other than G≤n Ψ was really lost, −1 where it was satisfied; an episode
+    that ends stays as it ended. None: there is no such formula, or none that can be read."""
+    steps, horizon = recording.steps, int(recording.facts.settings["horizon"])
+    try:
+        known = Atoms(tuple(recording.facts.atoms))
+        path = parse_path(recording.facts.path, known) if recording.facts.path else None
+    except UserError:
+        return None
+    if path is None or path.bound() != horizon:
+        return None
+    last = steps.frame_labels[-1][np.flatnonzero(steps.frame_valid[-1])[-1:]]
+    told = np.concatenate([steps.labels, last])
+    states = np.concatenate([told, np.repeat(told[-1:], horizon, axis=0)])
+    return [int(path.lost(states[at : at + horizon + 1], known)) for at in range(recording.facts.steps)]
 
 
 def _map(recording: Episode) -> dict[str, Any] | None:

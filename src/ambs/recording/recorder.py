@@ -114,7 +114,7 @@ class Recorder:
                 mine = jax.tree.map(lambda leaf, env=env: leaf[env], latent)
                 own = one_env(state, env) if state is not None and not lost[env] else None
                 proposed = np.asarray(self.agent.raw_proposed)[env]
-                episode.moments.append(Moment(env, self.agent.steps - 1, mine, proposed, own))
+                episode.moments.append(Moment(env, self.agent.steps - 1, mine, proposed, own, step.labels))
 
     def _stepped(self, first: int, seen: dict[str, Any]) -> None:
         pictures = seen["envs"].pictures(seen["live"]) if self.video is not None else {}

@@ -52,6 +52,15 @@ class Path(ABC):
     def afterwards(self) -> _Timed:
         """What must hold from s_1 on, where s_0 does not settle it (expansion laws of Sec. 2.2)."""
 
+    def lost(self, labels: Any, atoms: Atoms) -> Any:
+        """Number of the state in which a whole trace s_0 … s_L has lost it, `[...]`; −1 of those that satisfy it."""
+        kept = self.on_traces(labels, atoms) == int(Verdict.TRUE)
+        return labels.__array_namespace__().where(kept, -1, self.falls(labels, atoms))
+
+    @abstractmethod
+    def falls(self, labels: Any, atoms: Atoms) -> Any:
+        """Number of the state of s_0 … s_L from which on it is lost, `[...]`; of those that hold it means nothing."""
+
     @abstractmethod
     def _verdicts(self, labels: Any, atoms: Atoms, xp: Any) -> Any: ...
 
@@ -73,6 +82,12 @@ class Next(Path):
     def afterwards(self) -> _Timed:
         """Φ in s_1: □≤0 Φ."""
         return Always(self.operand, 0)
+
+    def falls(self, labels: Any, atoms: Atoms) -> Any:
+        """After the one step."""
+        del atoms
+        xp = labels.__array_namespace__()
+        return xp.full(labels.shape[:-2], 1, dtype=xp.int32)
 
     def _verdicts(self, labels: Any, atoms: Atoms, xp: Any) -> Any:
         if labels.shape[-2] < 2:
@@ -110,7 +125,7 @@ class _Timed(Path):
         return self if steps is None else replace(self, steps=steps - 1)  # type: ignore[call-arg]  # A field of each.
 
     def falls(self, labels: Any, atoms: Atoms) -> Any:
-        """Number of the state of s_0 … s_L from which on it is lost, `[...]`; of those that hold it means nothing."""
+        """As said above; of U≤n at its bound, if Φ₁ holds until then."""
         first, second, steps, negated = self.as_until()
         xp = labels.__array_namespace__()
         if negated:

@@ -37,7 +37,7 @@ const card = (() => {
     const broken = path ? `do not satisfy ${path}` : `break ${psi} within ${plural(data.settings.horizon, "step")}`;
     const counted = `${data.steps.violating[step]} of ${used} imagined futures ${broken}`;
     switch (code) {
-      case codes.accepted: return ["accepted", used ? `${counted}; that is few enough.` : "No future had to be imagined."];
+      case codes.accepted: return ["accepted", used ? `${counted}; that is few enough.` : path ? `The state itself satisfies ${path}; no future was imagined.` : "No future had to be imagined."];
       case codes.too_risky: return ["overridden: too risky", `${counted}; that is too many.`];
       case codes.not_shown_safe: return ["overridden: not shown safe", `${counted}; all futures are drawn, and the evidence does not suffice.`];
       case codes.deadline: return ["overridden: out of time", `${counted}; time was up before the evidence sufficed.`];
@@ -98,12 +98,15 @@ const card = (() => {
   // What happened then, with the shield and without.
   function came(data, step) {
     const n = data.settings.horizon, after = data.steps.broken.slice(step, step + n), first = after.indexOf(1);
-    const really = first < 0 ? `${data.facts.psi} held for ${plural(after.length, "step")}` : `${data.facts.psi} broke after ${plural(first + 1, "step")}`;
+    const held = first < 0 ? `${data.facts.psi} held for ${plural(after.length, "step")}` : `${data.facts.psi} broke after ${plural(first + 1, "step")}`;
+    const { path } = data.facts, lost = data.steps.lost;
+    const really = !lost ? held : lost[step] < 0 ? `${path} was satisfied` : `${path} was not satisfied: lost ${lost[step] ? `after ${plural(lost[step], "step")}` : "in the state itself"}`;
     const found = [fact("what really happened", really)];
     const twin = data.twins.find((one) => one.step === step);
     if (twin) {
-      const told = twin.violation ? `would have broken after ${plural(twin.violation, "step")}` : `would have held for ${plural(twin.taken, "step")}`;
-      found.push(fact("without the shield", `${data.facts.psi} ${told}`, html("span", { class: twin.violation ? "tag good" : "tag warn" }, twin.violation ? "rightly overridden" : "false alarm")));
+      const without = twin.violation ? `would have broken after ${plural(twin.violation, "step")}` : `would have held for ${plural(twin.taken, "step")}`;
+      const satisfied = twin.violation ? `would have been lost after ${plural(twin.violation, "step")}` : "would have been satisfied";
+      found.push(fact("without the shield", path ? `${path} ${satisfied}` : `${data.facts.psi} ${without}`, html("span", { class: twin.violation ? "tag good" : "tag warn" }, twin.violation ? "rightly overridden" : "false alarm")));
     } else if (data.steps.overridden[step]) found.push(fact("without the shield", "not tried from here"));
     return found;
   }

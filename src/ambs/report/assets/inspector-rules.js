@@ -137,7 +137,9 @@ const rules = (() => {
     for (let step = 0; step < steps.count; step++) {
       const was = steps.reason[step];
       let reason = codes.undecided, used = 0, count = 0;
-      if ([codes.already_unsafe, codes.non_finite, codes.latched].includes(was)) reason = was;
+      // A path formula that the state itself satisfies: no setting would have asked for futures.
+      const settled = data.facts.path && was === codes.accepted && !steps.used[step];
+      if (settled || [codes.already_unsafe, codes.non_finite, codes.latched].includes(was)) reason = was;
       else if (!missing) {
         const drawn = stored.drawn[step];
         reason = codes.not_shown_safe;

@@ -7,14 +7,21 @@ import sys
 import pytest
 
 SETTING = """
-import ambs, gymnasium, jax, numpy
+import ambs, ambs.statistics, gymnasium, jax, numpy
+from ambs.acting.episodes import record_episodes
+from ambs.acting.foreign import load_policy
 from ambs.dynamics import Step
 from ambs.envs import with_pictures
+from ambs.report.summary import summarise
 from ambs.shield import rule, shield, shield_with_deadline
+from ambs.spec import bounds
+from ambs.storage.episodes import read_episode
+from ambs.storage.run_folder import RunFolder
 from ambs.training.offline import fit
 
 psi, plain = ambs.parse_formula("!a"), gymnasium.make("Pendulum-v1")
 blank = object.__new__(ambs.Agent)
+odd = type("Odd", (), {"__repr__": lambda self: 1 / 0})()
 move = lambda key, state, action: Step(state, jax.numpy.zeros((1, 1), bool), jax.numpy.array(True))
 still = lambda key, state: jax.numpy.zeros(2)
 
@@ -119,7 +126,30 @@ MISTAKES = {
     "ambs.Shielded(ambs.make('PointWorld'), problem())": (
         "the shield's atoms must be the environment's, hazard, outside, and are a"
     ),
-    "decide(key=3)": "key must be a key, such as jax.random.key(0), got 3",
+    "decide(key=3)": "key must be one key, such as jax.random.key(0), got 3",
+    "decide(key=jax.random.split(jax.random.key(0)))": "key must be one key, such as jax.random.key(0), got Array((2,)",
+    "decide(labels_now=numpy.zeros((2, 1), bool))": "labels_now must be 1 environments × 1 atoms, got shape (2, 1)",
+    "decide(problem=problem(rollout_fn=lambda *_: None))": "rollout_fn must give an ambs.shield.Trace, got None",
+    "decide(problem=problem(rollout_fn=ambs.rollout(lambda *_: 3, 2)))": "a model must give an ambs.dynamics.Step, got 3",
+    "decide(problem=problem(rollout_fn=ambs.rollout(lambda k, s, a: move(k, s[:1], a), 2)))": (
+        "a model must give states like those that it is given, float32[3] in PyTreeDef(*), got float32[1] in PyTreeDef(*)"
+    ),
+    "ambs.ShieldConfig().at_level('x')": "safety_level must be a number, got 'x'",
+    "ambs.ShieldConfig(safety_level=odd)": "safety_level must be a number, got <Odd instance at ",
+    "ambs.ModelConfig(learning_rate=1e300)": "learning_rate must be finite in single precision, too, got 1e+300",
+    "ambs.AgentConfig(imagination=10**9)": "imagination must be at most 100000, got 1000000000",
+    "bounds.traces_needed('x', .01)": "the approximation error ε must be a number, got x",
+    "bounds.accept_count(None, .09, 512)": "the safety level Δ must be a number, got None",
+    "ambs.statistics.mean_interval(['x'])": "values must be numbers, got ['x']",
+    "summarise('runs')": "paths must be a list of run folders, such as ['runs'], got 'runs'",
+    "summarise(['nowhere'])": "there is no nowhere",
+    "summarise(['nowhere'], at='x')": "at must be a whole number, got 'x'",
+    "read_episode(3)": "path must be the path of a file, got 3",
+    "read_episode('nowhere.npz')": "nowhere.npz cannot be read: nowhere.npz: No such file",
+    "RunFolder.open('nowhere')": "nowhere is not a run folder",
+    "[*record_episodes(3, None, 'x', 1)]": "episodes are recorded in what ambs.make_vector gives, got 3",
+    "[*record_episodes(ambs.make_vector('PointWorld', 1), still, 3, 1)]": "out must be the path of a folder, got 3",
+    "load_policy(3)": "a policy is written module:factory or path/file.py:factory, got 3",
     "decide(proposed=None)": "proposed must be an array of actions, one for each environment, got None",
     "decide(state=None)": "state must have a leading axis of 1 environments throughout, got None",
     "decide(problem=None)": "a shield needs a ShieldProblem, got None",
@@ -183,9 +213,11 @@ MISTAKES = {
     "ambs.make('Grid').unwrapped.set_state({})": "the state of Grid must be what get_state gave, with cell, steps, rng, got {}",
     "ambs.make('PointWorld').unwrapped.step('x')": "an action of point_world is two finite numbers, got x",
     "ambs.make('Grid').unwrapped.step('x')": "an action of grid is a whole number from 0 to 4, got x",
+    "ambs.make('Grid').unwrapped.step(1.5)": "an action of grid is a whole number from 0 to 4, got 1.5",
     "ambs.make_vector('PointWorld', 1).reset(options=3)": "options of a reset must be a mapping or None, got 3",
     "ambs.make_vector(lambda: plain, 1, serial='x')": "serial must be true or false, got 'x'",
-    "ambs.SafetyConfig(cost=1e308)": "cost must be at most 1000000.0, got 1e+308",
+    "ambs.SafetyConfig(cost=1e7)": "cost must be at most 1000000.0, got 10000000.0",
+    "ambs.SafetyConfig(cost=1e308)": "cost must be finite in single precision, too, got 1e+308",
     "ambs.TrainingConfig(envs=10**7, capacity=10**12)": "envs must be at most 1000000, got 10000000",
 }
 """Calls, and how the sentence begins that each gets."""
@@ -197,4 +229,4 @@ def test_mistakes_get_a_sentence():
     code = [sys.executable, "-c", SETTING + TRY, json.dumps([*MISTAKES])]
     told = json.loads(subprocess.run(code, capture_output=True, text=True, check=True).stdout)
     wrong = {call: told[call] for call, wanted in MISTAKES.items() if not told[call].startswith(wanted)}
-    assert not wrong
+    assert not wrong, wrong

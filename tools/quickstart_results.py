@@ -32,6 +32,11 @@ BEGIN, END = (
     "<!-- end of results/quickstart.json -->",
 )
 
+WINDOWS = (
+    "Last quarter: training episodes that ended in the last quarter of the frames; evaluation: {} episodes in unseen worlds, "
+    "mean [95 % interval]."
+)
+
 
 def main() -> None:
     """Run, gather, write."""
@@ -129,10 +134,11 @@ def fill_pages(record: dict[str, Any], root: Path) -> None:
 def parts(record: dict[str, Any]) -> dict[str, str]:
     """The marked part of each page, marks included."""
     told = f"{asked(record)}\n\n{verdict(record)}"
-    detail = f"{told}\n\n{table(record['seeds'])}\n{source(record)}"
+    seeds = f"{table(record['seeds'])}\n{WINDOWS.format(record['seeds'][0]['evaluation'][SHIELDED]['episodes'])}"
+    readme = f"{told} ([Each seed](docs/quickstart.md), [results/quickstart.json](results/quickstart.json); {source(record)}.)"
     return {
-        "README.md": f"{BEGIN}\n{detail}\n{END}",
-        "docs/quickstart.md": f"{BEGIN}\n{told}\n{END}",
+        "README.md": f"{BEGIN}\n{readme}\n{END}",
+        "docs/quickstart.md": f"{BEGIN}\n{told}\n\n{seeds} `results/quickstart.json`: {source(record)}.\n{END}",
     }
 
 
@@ -162,12 +168,7 @@ def source(record: dict[str, Any]) -> str:
     """Where the figures come from."""
     commit = "a source without a commit" if record["commit"] is None else f"commit {record['commit'][:12]}"
     changed = " with local changes" if record["modified"] else ""
-    episodes = record["seeds"][0]["evaluation"][SHIELDED]["episodes"]
-    return (
-        "(Last quarter: training episodes that ended in the last quarter of the frames; evaluation: "
-        f"{episodes} episodes in unseen worlds, mean [95 % interval]. `{record['command']}`, {commit}{changed}, "
-        f"{record['date']}; [results/quickstart.json](results/quickstart.json).)"
-    )
+    return f"`{record['command']}`, {commit}{changed}, {record['date']}"
 
 
 if __name__ == "__main__":

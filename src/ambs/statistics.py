@@ -1,9 +1,11 @@
 """Intervals for what was measured over a handful of episodes or seeds."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
+
+from ambs.errors import UserError, one_line
 
 
 class Interval(NamedTuple):
@@ -24,12 +26,19 @@ def mean_interval(values: np.ndarray, level: float = 0.95, least: float = -np.in
 
     No interval for a single value, nor for values that are all the same: that they do not vary here is no proof.
     """
-    values = np.asarray(values, dtype=np.float64)
+    values = _numbers(values)
     mean = float(values.mean())
     if values.size < 2 or values.min() == values.max():
         return Interval(mean, None, None)
     half = float(stats.t.ppf((1 + level) / 2, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size))
     return Interval(mean, max(mean - half, least), min(mean + half, most))
+
+
+def _numbers(values: Any) -> np.ndarray:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"values must be numbers, got {one_line(values)}") from None
 
 
 def share_interval(successes: int, trials: int, level: float = 0.95) -> Interval:
@@ -40,7 +49,7 @@ def share_interval(successes: int, trials: int, level: float = 0.95) -> Interval
 
 def bootstrap_interval(values: np.ndarray, level: float = 0.95, seed: int = 0) -> Interval:
     """Mean and bias-corrected, accelerated bootstrap interval; none where values say nothing, as in `mean_interval`."""
-    values = np.asarray(values, dtype=np.float64)
+    values = _numbers(values)
     mean = float(values.mean())
     if values.size < 2 or values.min() == values.max():
         return Interval(mean, None, None)
@@ -50,7 +59,7 @@ def bootstrap_interval(values: np.ndarray, level: float = 0.95, seed: int = 0) -
 
 def iqm(values: np.ndarray) -> float:
     """Interquartile mean: the mean without the lowest and the highest quarter (rounded down) of the values."""
-    return float(stats.trim_mean(np.asarray(values, dtype=np.float64), 0.25))
+    return float(stats.trim_mean(_numbers(values), 0.25))
 
 
 def iqm_interval(strata: list[np.ndarray], level: float = 0.95, draws: int = 2000, seed: int = 0) -> Interval:
@@ -58,7 +67,7 @@ def iqm_interval(strata: list[np.ndarray], level: float = 0.95, draws: int = 200
 
     A stratum holds the seeds of one environment. None where values say nothing, as in `mean_interval`.
     """
-    parts = [np.asarray(part, dtype=np.float64) for part in strata]
+    parts = [_numbers(part) for part in strata]
     values = np.concatenate(parts)
     centre = iqm(values)
     if min(part.size for part in parts) < 2 or values.min() == values.max():
@@ -84,7 +93,7 @@ class Difference(NamedTuple):
 
 def difference(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> Difference:
     """Compare the values of two groups."""
-    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    a, b = _numbers(a), _numbers(b)
     mean = float(a.mean() - b.mean())
     more = float((a[:, None] > b[None]).mean() + (a[:, None] == b[None]).mean() / 2)
     if min(a.size, b.size) < 2:

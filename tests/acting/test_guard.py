@@ -190,20 +190,38 @@ def test_bad_input_gets_a_sentence(agent, seen):
     for wrong in ({}, {"a": seen, "b": np.stack([seen, seen])}):
         with pytest.raises(ambs.UserError, match="an observation must have parts, all of one environment"):
             guard.act(wrong)
-    with pytest.raises(ambs.UserError, match="a proposed action must be an array"):
-        guard.check(seen, [[1], [1, 2]])
     for which in (np.array([True, True]), np.zeros(1)):
         with pytest.raises(ambs.UserError, match="which takes 1 truth values"):
             agent.start().observe(np.zeros(2), which=which)
-    with pytest.raises(ambs.UserError, match="2 proposed actions"):
-        guard.check(np.stack([seen, seen]), np.zeros((3, 2)))
 
 
 def test_a_masked_observation_is_refused_behind_a_guard_too(agent, seen):
     guard = agent.guard(steady)
     guard.act(seen)
-    assert guard.act(np.ma.masked_array(seen, mask=[True, *8 * [False]])).overridden
-    assert "masked" in agent.refused
+    decision = guard.act(np.ma.masked_array(seen, mask=[True, *8 * [False]]))
+    assert decision.overridden
+    assert "masked" in decision.why
+
+
+@pytest.mark.parametrize(
+    ("proposed", "why"),
+    [
+        ([[1], [1, 2]], "must be an array"), (np.zeros(3), "shape"), (None, "shape"),
+        (np.ma.masked_array([0.1, 0.2], mask=[True, False]), "masked"),
+    ],
+)  # fmt: skip
+def test_what_is_no_action_gets_the_fail_safe_one_whoever_proposes_it(agent, seen, proposed, why):
+    decision = agent.guard(steady, failsafe=FAILSAFE).check(seen, proposed)
+    np.testing.assert_array_equal(decision.action, np.float32(FAILSAFE))
+    assert decision.reason == FAILED
+    assert why in decision.why
+
+
+def test_proposals_that_are_not_one_for_each_environment_are_none(agent, seen):
+    decision = agent.guard(steady, failsafe=FAILSAFE).check(np.stack([seen] * 3), np.zeros((2, 2)))
+    np.testing.assert_array_equal(decision.action, np.float32([FAILSAFE] * 3))
+    assert decision.reason == [FAILED] * 3
+    assert "3 proposed actions" in decision.why[0]
 
 
 def test_a_guard_of_another_world_is_refused(agent):
@@ -254,6 +272,19 @@ class Tensor:
         return self.values.__dlpack_device__()
 
 
+class Learned(Tensor):
+    """One that hands nothing out before it is detached from what it was computed by."""
+
+    def __dlpack__(self, **options):
+        raise BufferError("call detach first")
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("call detach first")
+
+    def detach(self):
+        return Tensor(self.values)
+
+
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_many_environments_behind_a_guard(agent, mode):
     """Episodes of three steps: memory is that of a new episode where one begins, in either mode of Gymnasium."""
@@ -268,7 +299,7 @@ def test_many_environments_behind_a_guard(agent, mode):
     )
     envs.reset(seed=0)
     for _ in range(6):
-        _, _, _, _, infos = envs.step(Tensor([[0.5, 0.5], [-0.25, 1.0]]))
+        _, _, _, _, infos = envs.step(Learned([[0.5, 0.5], [-0.25, 1.0]]))
         np.testing.assert_array_equal(infos["action"], [[0.5, 0.5], [-0.25, 1.0]])
         assert infos["shield"].reason == ["accepted"] * 2
     again = 3 if mode == "SameStep" else 4

@@ -108,8 +108,9 @@ def test_the_contract_of_every_kind(kind, agent, envs, monkeypatch):
 
 def decided(agent, envs, raw, labels, seed, proposed=None):
     """What the shield says of the first actions in these worlds."""
-    agent.start(4, seed, shield=None)
-    if agent.config.shield.kind != "prescient":
+    prescient = agent.config.shield.kind == "prescient"
+    agent.start(4, seed, shield=not prescient)
+    if not prescient:
         return agent.act(raw, labels, proposed)
     seen = Prescient(agent, envs, seed)
     try:
@@ -135,10 +136,12 @@ def broken(*_):
 
 
 def test_who_has_no_simulator_is_told(agent):
-    with pytest.raises(UserError, match="ambs eval"):
-        agent.start(1, shield=True)
-    assert not agent.start(1).shielded
     envs = agent.worlds(1)
+    raw, _ = envs.reset(seed=0)
+    for alone in (agent.start(1), agent.start(1, shield=True)):  # Nobody acts without the shield that was asked for.
+        with pytest.raises(UserError, match="ambs eval"):
+            alone.act(raw)
+    assert not agent.start(1, shield=False).act(raw).overridden.any()
     with pytest.raises(UserError, match="neither latch nor hold"):
         Prescient(agent.behind(latch=2), envs)
     envs.close()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ambs.acting.worlds import check_world, worlds_of
+from ambs.acting.worlds import GIVEN, check_world, worlds_of
 from ambs.cli.main import main
 from ambs.cli.train import parse_train
 from ambs.config.resolve import resolve
@@ -48,6 +48,17 @@ def test_a_folder_names_no_code(evil, tmp_path, capsys):
     with pytest.raises(UserError, match="lies in the current folder"):
         check_world(config, None, trust=True)
     with pytest.raises(UserError, match=r"one of evil_world:make, and cannot go on in ambs/Grid-v0"):
+        check_world(config, "ambs/Grid-v0")
+
+
+def test_a_world_that_a_function_made_is_made_by_one_that_is_named():
+    config = resolve("quickstart", changes={"env": GIVEN})
+    named = worlds_of(config, "tests.training.worlds:cartpole", False, 2)
+    named.close()
+    assert named.num_envs == 2
+    with pytest.raises(UserError, match=r"pass that again \(make=…\), or name it"):
+        worlds_of(config, None, False, 1)
+    with pytest.raises(UserError, match="cannot go on in ambs/Grid-v0"):
         check_world(config, "ambs/Grid-v0")
 
 

@@ -121,7 +121,8 @@ RESULTS = str(Path(__file__).parents[2] / "results" / "pointgoal2")
         (["train", "--dry-run", "--preset", "quickstart", "--psi", "!hazrd"], "unknown atom 'hazrd'"),
         (["train", "--dry-run", "--spec", "P>=0.9 [ G<=30 !lava ]"], "unknown atom 'lava'"),
         (["train", "--env", "PointGaol1"], "unknown environment 'PointGaol1'"),
-        (["train", "--dry-run", "--training.train-ratio", "1e308"], "train_ratio must be at most"),
+        (["train", "--dry-run", "--training.train-ratio", "1e308"], "train_ratio must be finite"),
+        (["train", "--dry-run", "--training.train-ratio", "1e30"], "train_ratio must be at most"),
         (["play", "CartPole-v1"], "CartPole-v1 has no labels to show"),
         (
             ["foresight", "nowhere", "--traces", "1000000000"],
@@ -157,6 +158,12 @@ RESULTS = str(Path(__file__).parents[2] / "results" / "pointgoal2")
         (["compare", RESULTS, "--at", "1000000000"], "no run has 1,000,000,000 frames"),
         (["compare", RESULTS, "--spec", "!lava"], "violations cannot be counted by Ψ = !lava"),
         (["reproduce", "table1", "--methods", "--dry-run"], "--methods names none"),
+        (
+            ["reproduce", "table1", "--parallel", "0", "--dry-run"],
+            "--parallel must be a whole number of at least 1, got 0",
+        ),
+        (["sweep", "table1", "--parallel", "0", "--dry-run"], "--parallel must be a whole number of at least 1, got 0"),
+        (["sweep", os.devnull], "/dev/null declares nothing: it needs one of sweep, settings, grid, list, stop"),
         (["reproduce", "table1", "--seeds", "20000", "--dry-run"], "--seeds must be at least 1 and at most 1000"),
         (["reproduce", "table1", "--out", __file__, "--dry-run"], "--out must be a folder"),
         (["compare", ""], "compare is given an empty name"),

@@ -62,7 +62,18 @@ def test_fuzzed_settings():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", "3", '{"env": 3}', "[" * 100_000, '{"training": {"frames": 1e999}}', "\0"]
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        "3",
+        '{"env": 3}',
+        "[" * 100_000,
+        '{"seed": 1, "seed": 2}',
+        '{"training": {"frames": 1e999}}',
+        "\0",
+    ],
 )
 def test_files_that_are_no_settings(text):
     with tempfile.TemporaryDirectory() as folder:

@@ -62,6 +62,12 @@ def test_a_record_tells_what_an_evaluation_does(agent, record):
     assert (record.action.sum(axis=1) == 1).all()
 
 
+def test_a_policy_that_is_given_plays_in_place_of_the_clone(agent):
+    record = play(agent, episodes=2, traces=4, batch=2, given=lambda observation: 1)
+    assert (record.action.argmax(axis=1) == 1).all()
+    assert np.isfinite(record.risk).all()
+
+
 def test_scores_are_those_of_the_shields_own_futures(agent):
     """Asked with the shield's key, the very futures that it decided by; and where it draws labels, the chance of failure is
     the same with less luck in it."""

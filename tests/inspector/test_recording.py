@@ -132,6 +132,8 @@ def test_how_far_a_shield_can_be_trusted(path, tmp_path):
     bare = document(read(path), [])
     assert "ambs foresight RUN" in bare
     assert "0.3, as asked for" in bare
+    assert "its clone" not in bare
+    assert "its clone acts in its place" in document(read(changed(path, tmp_path, facts={"policy": "given"})), [])
     settings = read(path).facts.settings
     told = {"foresight": TRUST, "checkpoint": 500_000, "settings": settings | {"asked": 0.1, "labels": "mode"}}
     page = document(read(changed(path, tmp_path, facts=told)), [])

@@ -119,10 +119,12 @@ def test_five_seeds_fill_the_pages(quickstart, tmp_path):
     quickstart.publish(found, tmp_path / "results")
     record = json.loads((tmp_path / "results" / "quickstart.json").read_text())
     quickstart.fill_pages(record, tmp_path)
-    readme = (tmp_path / "README.md").read_text()
-    assert "It held for 4 of 5 seeds (0, 1, 2, 4)" in readme
-    assert readme.count("| AMBS + COPT, shield |") == 5
-    assert "n = 3 steps (12 frames), at most 200 futures" in (tmp_path / "docs" / "quickstart.md").read_text()
+    readme, page = ((tmp_path / name).read_text() for name in ("README.md", "docs/quickstart.md"))
+    for text in (readme, page):
+        assert "It held for 4 of 5 seeds (0, 1, 2, 4)" in text
+        assert "n = 3 steps (12 frames), at most 200 futures" in text
+        assert f"commit {record['commit'][:12]}" in text
+    assert page.count("| AMBS + COPT, shield |") == 5
     assert record["commit"] == json.loads((runs[0] / "config.json").read_text())["commit"]
     other = make_run(tmp_path / "other", config=settings | {"obs": "vector"})
     with pytest.raises(SystemExit, match="not run with the same source and settings"):

@@ -107,6 +107,11 @@ def act(
     it is not trusted, and shield or not the backup policy's best action for the last good state is executed, reason
     `NON_FINITE`; after `ShieldConfig.failsafe_after` such decisions in a row the world's fallback.
     """
+    if shielded and config.shield.kind == "prescient":
+        raise UserError(
+            "a prescient shield plays futures in the simulator, which an agent alone has not got: evaluate it "
+            "(ambs eval, ambs.evaluate), or act without (start(shield=False))"
+        )
     envs = carry.action.shape[0]
     fast = in_precision(player, dtype)
     seen = jax.vmap(fast.model.encode)(

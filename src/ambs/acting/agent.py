@@ -87,12 +87,6 @@ class Agent:
             raise UserError(f"policy must be task or backup, got {policy!r}")
         self.batch, self.root, self.steps = batch, jax.random.key(seed), 0
         self.shielded = self.config.shielded if shield is None else bool(shield)
-        if self.shielded and self.config.shield.kind == "prescient":
-            if shield is not None:
-                raise UserError(
-                    "a prescient shield plays futures in the simulator, which an agent alone has not got: ambs eval"
-                )
-            self.shielded = False
         self._act = compiled_act(self.config, self.shielded, policy, self.imagined)
         self._carry: ActorState = initial_actor_state(self.player, batch)
         self._first = np.ones(batch, bool)
@@ -195,7 +189,7 @@ class Agent:
         """
         self._claim()
         try:
-            return self._decide(observation, labels, None if proposed is None else self._wanted(proposed))
+            return self._decide(observation, labels, None if proposed is None else self._wanted("proposed", proposed))
         finally:
             self._lock.release()
 
@@ -213,7 +207,7 @@ class Agent:
     def observe(self, executed: Any, which: np.ndarray | None = None) -> None:
         """Say what was really executed `[batch, …]` since the last decision, where something else changed it (`which` `[batch]`;
         None: everywhere): memory goes on from that."""
-        actions = self._wanted(executed)
+        actions = self._wanted("executed", executed)
         if not np.isfinite(actions).all():
             raise UserError("what was executed must be actions of the environment, and some of these are none")
         where = np.ones(self.batch, bool) if which is None else self._truths("which", which)
@@ -227,15 +221,15 @@ class Agent:
             raise UserError(f"{name} takes {self.batch} truth values, got {found.dtype} of shape {found.shape}")
         return found
 
-    def _wanted(self, actions: Any) -> np.ndarray:
+    def _wanted(self, name: str, actions: Any) -> np.ndarray:
         """Actions of the environment in the model's terms `[batch, actions]`; NaN where one is none."""
         wanted = (self.batch,) if self.interface.discrete else (self.batch, self.interface.spec.actions)
-        array = np.asarray(actions)
+        array = as_array(f"{name} actions", actions)
         if array.shape != wanted and not (self.batch == 1 and array.shape == wanted[1:]):
-            raise UserError(f"proposed actions must have shape {wanted}, got {array.shape}")
+            raise UserError(f"{name} actions must have shape {wanted}, got {array.shape}")
         array = array.reshape(wanted)
         if array.dtype.kind not in "fiub" or (self.interface.discrete and array.dtype.kind not in "iu"):
-            raise UserError(f"proposed actions must be {'whole ' * self.interface.discrete}numbers, got {array.dtype}")
+            raise UserError(f"{name} actions must be {'whole ' * self.interface.discrete}numbers, got {array.dtype}")
         if self.interface.discrete:
             known = self.interface.allows(array)
             return np.where(known[:, None], self.interface.from_env(np.where(known, array, 0)), np.float32(np.nan))

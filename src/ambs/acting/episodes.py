@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ambs.acting.foreign import ForeignPolicy
-from ambs.config.checks import MOST_EPISODES, checked, whole
+from ambs.config.checks import MOST_EPISODES, checked, folder, short, whole
 from ambs.envs.spaces import check_action_space
 from ambs.envs.vector.vector import LabelledVectorEnv, episode_seed
 from ambs.errors import UserError
@@ -37,7 +37,7 @@ class Recorded:
 def record_episodes(
     envs: LabelledVectorEnv,
     policy: Any,
-    out: Path,
+    out: Path | str,
     episodes: int,
     *,
     seed: int = 0,
@@ -55,6 +55,9 @@ def record_episodes(
     episode that is being played is cut off there and written. A policy that fails in every step of an episode is refused.
     `env` and `called` are the names of environment and policy.
     """
+    if not isinstance(envs, LabelledVectorEnv):
+        raise UserError(f"episodes are recorded in what ambs.make_vector gives, got {short(envs)}")
+    out = folder("out", out)
     if envs.num_envs != 1 or envs.action_repeat != 1:
         raise UserError("episodes are recorded in one environment at a time, and action by action")
     if not 0 <= checked("explore", explore, float) <= 1:

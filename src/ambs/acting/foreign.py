@@ -19,6 +19,7 @@ from gymnasium import spaces
 
 from ambs.config.checks import checked
 from ambs.envs.contract import load_function
+from ambs.envs.spaces import as_numpy
 from ambs.errors import UserError, one_line
 from ambs.shield.actions import last_resort, proposal
 
@@ -192,7 +193,7 @@ class ForeignPolicy:
         try:
             # A copy, for a policy may write into what it is shown.
             result, state = self._ask(_map(np.copy, observation), state, start)
-            return _as_array(result), state
+            return as_numpy(result).copy(), state
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -216,9 +217,10 @@ def load_policy(text: str) -> Any:
 
     What stands there may also be the policy itself, if it is an object with `predict`.
     """
-    place, colon, name = text.rpartition(":")
+    place, colon, name = text.rpartition(":") if isinstance(text, str) else ("", "", "")
     if not (place and colon and name):
-        hint = "; a file of weights is loaded by a factory of yours" if text.endswith((".zip", ".pt", ".npz")) else ""
+        weights = isinstance(text, str) and text.endswith((".zip", ".pt", ".npz"))
+        hint = "; a file of weights is loaded by a factory of yours" if weights else ""
         raise UserError(f"a policy is written module:factory or path/file.py:factory, got {text!r}{hint}")
     factory: Any
     if place.endswith(".py"):
@@ -343,22 +345,6 @@ def _map(function: Callable[[Any], Any], observation: Any) -> Any:
     if isinstance(observation, dict):
         return {name: _map(function, part) for name, part in observation.items()}
     return function(observation)
-
-
-def _as_array(result: Any) -> np.ndarray:
-    """A copy of what was returned, be it an array, numbers, or a tensor of whatever library and device."""
-    if isinstance(result, np.ndarray):
-        return result.copy()
-    for wish in ("detach", "cpu"):  # Of PyTorch: leave the gradients behind, and the accelerator.
-        result = getattr(result, wish)() if callable(getattr(result, wish, None)) else result
-    if "bfloat16" in str(getattr(result, "dtype", "")):  # Which NumPy has not got.
-        result = result.float() if hasattr(result, "float") else result.astype(np.float32)
-    if hasattr(result, "__dlpack__"):
-        try:
-            return np.from_dlpack(result).copy()
-        except (BufferError, RuntimeError, TypeError, ValueError):
-            pass  # Of a kind or in a place that NumPy cannot share: copied below.
-    return np.array(result)
 
 
 def _finite(state: Any) -> bool:

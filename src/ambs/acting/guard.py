@@ -12,14 +12,17 @@ from ambs.acting.agent import Agent
 from ambs.acting.foreign import ForeignPolicy, Proposals, check_limit, check_policy
 from ambs.acting.imagined import Imagined
 from ambs.config.checks import LARGEST, checked, short, whole
-from ambs.envs.spaces import as_array
+from ambs.envs.spaces import as_array, as_numpy
 from ambs.errors import UserError
+from ambs.shield.actions import last_resort, proposal
 from ambs.shield.rules import Decision, Reason
 
 LIMIT_MS = 1000.0
 """How long a policy may take for a proposal, unless said otherwise."""
 FAILED = "policy_failed"
 """Reason of a decision for which the policy gave no proposal."""
+UNREADABLE = Reason.NON_FINITE.name.lower()
+"""Reason of one whose observation was refused, or whose imagined futures were not numbers."""
 REASONS = (*(reason.name.lower() for reason in Reason if reason != Reason.UNDECIDED), FAILED)
 
 
@@ -37,7 +40,7 @@ class GuardDecision(NamedTuple):
     reason: Any
     """One of `REASONS`."""
     why: Any
-    """What went wrong in the policy, in a sentence; empty where nothing did."""
+    """What went wrong in the policy, or is wrong with the observation, in a sentence; empty where nothing is."""
     milliseconds: float
     """All of it, for the whole batch."""
     policy_milliseconds: float
@@ -97,10 +100,7 @@ class Guard:
         begun = time.perf_counter()
         seen, single = self._seen(observation)
         self._begin(seen, episode_start)
-        given = as_array("a proposed action", proposed)
-        given = given[None] if single and given.shape == self.action_space.shape else given
-        found = _checked(given, self._batch, self.action_space)
-        return self._decided(seen, labels, found, single, begun)
+        return self._decided(seen, labels, _checked(proposed, self._batch, single, self.action_space), single, begun)
 
     def predict(
         self,
@@ -180,9 +180,13 @@ class Guard:
             self.agent.observe(action, failed)
         names = [Reason(code).name.lower() for code in np.asarray(decision.reason).tolist()]
         reason = [FAILED if bad else name for bad, name in zip(failed.tolist(), names, strict=True)]
+        why = [
+            self.agent.refused if because == UNREADABLE else problem
+            for because, problem in zip(reason, found.why, strict=True)
+        ]
         self.counts.update(reason)
         milliseconds = 1000 * (time.perf_counter() - begun)
-        rows: tuple[Any, ...] = (action, found.action, overridden, np.asarray(decision.p_safe), reason, found.why)
+        rows: tuple[Any, ...] = (action, found.action, overridden, np.asarray(decision.p_safe), reason, why)
         if single:
             done, wanted, other, p_safe, because, problem = (part[0] for part in rows)
             rows = (done, wanted, bool(other), float(p_safe), because, problem)
@@ -191,28 +195,26 @@ class Guard:
 
 def _rows(part: Any) -> np.ndarray:
     """An array that can be an observation, or a batch of them."""
-    array = part if np.ma.is_masked(part) else as_numpy(part)
+    array = part if np.ma.is_masked(part) else as_array("an observation", part)
     if array.dtype.kind not in "fiub" or array.ndim == 0 or not len(array):
         raise UserError(f"an observation must be an array of numbers, or a dictionary of such, got {short(part)}")
     return array
 
 
-def as_numpy(part: Any) -> np.ndarray:
-    """An array of NumPy, or a view of a tensor of whatever library shares its memory (DLPack)."""
-    if isinstance(part, np.ndarray) or not hasattr(part, "__dlpack__"):
-        return as_array("an observation, or an action,", part)
+def _checked(proposed: Any, batch: int, single: bool, space: gym.Space) -> Proposals:
+    """What somebody proposes for a batch, or for a single environment; where it is no action it has failed."""
     try:
-        return np.from_dlpack(part)
-    except (BufferError, RuntimeError, TypeError, ValueError):  # On a device, or with gradients, or of another kind.
-        return np.asarray(part)
-
-
-def _checked(given: np.ndarray, batch: int, space: gym.Space) -> Proposals:
-    from ambs.shield.actions import last_resort, proposal
-
-    if given.shape[:1] != (batch,):
-        raise UserError(f"there must be {batch} proposed actions, got an array of shape {given.shape}")
-    found = [proposal(row, space) for row in given]
+        given: Any = as_numpy(proposed)
+    except Exception:  # Rows of different lengths; or whatever a foreign type raises.
+        given = proposed
+    shape = given.shape if isinstance(given, np.ndarray) else ()
+    told = f"an array of shape {shape}" if shape else short(proposed)
+    if single and shape != (1, *(space.shape or ())):
+        found = [proposal(given, space)]
+    elif shape[:1] == (batch,):
+        found = [proposal(row, space) for row in given]
+    else:
+        found = [(None, f"there must be {batch} proposed actions, got {told}")] * batch
     sound = [action is not None and bool(np.isfinite(action).all()) for action, _ in found]
     resort = last_resort(None, space)
     actions = [action if good else resort for good, (action, _) in zip(sound, found, strict=True)]

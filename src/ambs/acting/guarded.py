@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
-from ambs.acting.guard import Guard, GuardDecision, as_numpy
+from ambs.acting.guard import Guard, GuardDecision
 from ambs.config.checks import short
 from ambs.errors import UserError
 from ambs.spec.formula import Atoms
@@ -37,7 +37,7 @@ class GuardedEnv(gym.Wrapper):
         if self._observation is None:
             raise gym.error.ResetNeeded("call reset before step")
         labels = None if self._labels is None else np.asarray(self._labels)[None]
-        decision = self.guard.check(self._observation, as_numpy(action), labels=labels)
+        decision = self.guard.check(self._observation, action, labels=labels)
         self._observation, reward, terminated, truncated, info = self.env.step(decision.action)
         self._labels = info.get("labels")
         told = {"shield": decision, "action": decision.action, "refused": decision.why}
@@ -76,9 +76,7 @@ class ShieldedVector(VectorWrapper):
         """Propose an action for every environment."""
         if self._observation is None:
             raise gym.error.ResetNeeded("call reset before step")
-        decision = self.guard.check(
-            self._observation, as_numpy(actions), labels=self._known(), episode_start=self._first
-        )
+        decision = self.guard.check(self._observation, actions, labels=self._known(), episode_start=self._first)
         self._observation, reward, terminated, truncated, infos = self.env.step(decision.action)
         self._labels, self.decision = infos.get("labels"), decision
         ended = np.asarray(terminated) | np.asarray(truncated)

@@ -7,9 +7,11 @@ has not asked for that: the user names the environment again, or says that the f
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
+
 from ambs.config import Config
 from ambs.envs.contract import load_factory
-from ambs.envs.registration import full_id, make_vector
+from ambs.envs.registration import SMALL_WORLDS, full_id, make_vector
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import UserError
 
@@ -36,7 +38,8 @@ def make_envs(
         return make_vector(make, count or training.envs, serial=True, **common)
     if config.env == GIVEN:
         raise UserError(
-            "this run's environment was made by a function of the program that trained it: pass that again (make=…)"
+            "this run's environment was made by a function of the program that trained it: pass that again (make=…), or name it "
+            "(--env module:function)"
         )
     # Ours run in this process, where nothing can be killed.
     options: dict[str, Any] = {"timeout": training.env_timeout} if ":" in config.env else {}
@@ -67,6 +70,8 @@ def check_world(config: Config, named: str | None, *, trust: bool = False) -> No
 
     `trust` does not extend to modules that lie in the working directory, where the folder may have come with them.
     """
+    if config.env == GIVEN and named is not None and is_foreign(named):
+        return  # The folder has no name to compare it with; what it makes is compared with what the agent was made for.
     if named is not None and _id(named) != _id(config.env):
         raise UserError(f"the run is one of {config.env}, and cannot go on in {named}")
     if is_foreign(config.env) and named is None:
@@ -83,10 +88,21 @@ def is_foreign(env: str) -> bool:
     return ":" in env
 
 
+def is_small(env: str) -> bool:
+    """Whether this is one of our small worlds as it is."""
+    ours = env != GIVEN and not is_foreign(env)
+    return ours and gymnasium.spec(full_id(env)).entry_point in SMALL_WORLDS.values()
+
+
 def worlds_of(config: Config, named: str | None, trust: bool, count: int) -> LabelledVectorEnv:
     """So many environments of a run that was read from a folder; else as `check_world`."""
     check_world(config, named, trust=trust)
-    return make_envs(config, count)
+    return make_envs(config, count, make=function_of(config, named))
+
+
+def function_of(config: Config, named: str | None) -> Make | None:
+    """The function that makes the worlds of a run whose environment has no name, where it is named now; else None."""
+    return load_factory(named) if config.env == GIVEN and named is not None else None
 
 
 def _id(env: str) -> str:

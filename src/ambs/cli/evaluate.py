@@ -13,6 +13,8 @@ import tyro
 from ambs.cli.words import refuse_file
 from ambs.errors import UserError
 
+CLONE_ACTS = "this run guards a policy that is given, and what acts here is its clone: --policy names the policy"
+
 
 @dataclass(frozen=True)
 class Evaluate:
@@ -97,11 +99,12 @@ class Evaluate:
         from ambs.acting.evaluate import evaluate, paired, summary
         from ambs.acting.foreign import load_policy
         from ambs.recording.recorder import Recorder
+        from ambs.recording.schema import GIVEN
 
         agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
         given = load_policy(self.policy) if ":" in self.policy else None
         if agent.config.guards and self.policy == "task":
-            tell("this run guards a policy that is given, and what acts here is its clone: --policy names the policy")
+            tell(CLONE_ACTS)
         wanted = {"labels": self.labels, "kind": self.shield_kind}
         changes = {name: value for name, value in wanted.items() if value is not None}
         trained = "on" if agent.config.shielded and self.policy != "random" else "off"
@@ -128,7 +131,8 @@ class Evaluate:
             facts |= {"level": agent.config.shield.safety_level, "asked": agent.config.shield.as_asked().safety_level}
             recorder = None
             if self.record or self.video:
-                recorder = Recorder(agent, self.record, self.video, common["policy"], self._foresight(), self.examine)
+                actor = common["policy"] if given is None else GIVEN
+                recorder = Recorder(agent, self.record, self.video, actor, self._foresight(), self.examine)
             watcher = both(recorder, notes)
             try:
                 if shield == "paired":

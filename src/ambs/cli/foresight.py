@@ -33,6 +33,8 @@ class Foresight:
     """Imagined futures per state."""
     branched: int | None = None
     """States to try in real futures, 64 each, where the environment can be saved; None: 200 in a small world, else 0."""
+    policy: str | None = None
+    """The policy that the run guards, module:factory or file.py:factory; without it, its clone plays."""
     seed: int = 0
     """Worlds and noise; other than those of the training."""
     frames: int | None = None
@@ -76,10 +78,14 @@ class Foresight:
         from rich.progress import Progress
 
         from ambs.acting.agent import load
-        from ambs.cli.evaluate import tell
+        from ambs.acting.foreign import load_policy
+        from ambs.cli.evaluate import CLONE_ACTS, tell
         from ambs.foresight.measure import measure
 
         agent = load(self.run_folder, self.frames, env=self.env, trust=self.trust, say=tell)
+        policy = None if self.policy is None else load_policy(self.policy)
+        if agent.config.guards and policy is None:
+            tell(CLONE_ACTS)
         console = Console(stderr=True)
         bar = Progress(console=console, transient=True) if console.is_terminal and not self.json else None
         tasks: dict[str, Any] = {}
@@ -99,6 +105,7 @@ class Foresight:
                 branches=self.branched,
                 seed=self.seed,
                 progress=show,
+                policy=policy,
             )
 
 

@@ -58,14 +58,14 @@ class Reproduce:
         from rich.console import Console
 
         from ambs.cli.sweeping import close, engine_meant, list_runs, run_sweep
+        from ambs.config.checks import whole
         from ambs.reproduce.grid import COMPARISONS, SCALES, cells, job, panels
         from ambs.reproduce.render import render
         from ambs.reproduce.status import find_run
         from ambs.sweep.attempt import Means
         from ambs.sweep.plan import Sweep
 
-        if self.parallel < 1:
-            raise UserError(f"--parallel must be at least 1, got {self.parallel}")
+        whole("--parallel", self.parallel, 1)
         for name in ("methods", "tasks"):
             if getattr(self, name) == ():
                 raise UserError(f"--{name} names none: name at least one, or leave it out for all")

@@ -55,7 +55,11 @@ class Sweep:
         """List, run, say what is left."""
         from rich.console import Console
 
+        from ambs.config.checks import whole
+
         console = Console(highlight=False)
+        if self.parallel is not None:
+            whole("--parallel", self.parallel, 1)
         if self.what == "status":
             return self._status(console)
         if self.of is not None:
@@ -92,7 +96,7 @@ class Sweep:
             self.what,  # type: ignore[arg-type]  # One of `COMPARISONS`.
             scale=self.scale,
             out=self.out,
-            parallel=self.parallel or 1,
+            parallel=1 if self.parallel is None else self.parallel,
             device=self.device,
             dry_run=self.dry_run,
             on=engine_meant(self.on, self.address),

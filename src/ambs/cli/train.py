@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from ambs.cli.words import refuse_twice
-from ambs.errors import STOPPED, RunError, UserError
+from ambs.errors import STOPPED, RunError, UserError, one_line
 
 if TYPE_CHECKING:
     from ambs.cli.settings import Train
@@ -155,7 +155,9 @@ def _refuse_factories(changes: dict[str, Any], args: list[str]) -> None:
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings of a JSON file, be it one of a run folder."""
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_text(), object_pairs_hook=_said_once)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}") from None
     if isinstance(data, dict) and "format" in data and isinstance(data.get("config"), dict):
@@ -163,6 +165,15 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UserError(f"{path} must hold an object of settings")
     return data
+
+
+def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a JSON file; of a setting that is there twice, not the last one counts, but none."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name in found if sum(name == other for other, _ in pairs) > 1)
+        raise UserError(f"{one_line(twice)} is there twice: say it once")
+    return found
 
 
 def prepare_device(device: str, size: str) -> None:

@@ -17,12 +17,16 @@ from ambs.errors import UserError
 
 LARGEST = 2**53
 """Of whole numbers: beyond it JSON and floats no longer tell them apart."""
+LARGEST_SINGLE = 3.4e38
+"""Of numbers in single precision, nearly."""
 MOST_ENVS = 1_000_000
 """Environments side by side, and episodes that an agent plays at once."""
 MOST_PIXELS = 4096
 """Of a picture's side."""
 MOST_EPISODES = 1_000_000
 """Played one after the other for one figure, or one folder."""
+_SHORT = reprlib.Repr()
+_SHORT.maxother = 60
 
 
 def of_types(settings: Any) -> None:
@@ -85,16 +89,16 @@ def function(name: str, value: Any, takes: str) -> Any:
     return value
 
 
-def folder(name: str, value: Any) -> Path:
-    """The path of a folder, there or to be made."""
+def folder(name: str, value: Any, what: str = "a folder") -> Path:
+    """The path of a folder, there or to be made; or of `what` it is said to be."""
     if not isinstance(value, str | Path) or "\0" in str(value):
-        raise UserError(f"{name} must be the path of a folder, got {short(value)}")
+        raise UserError(f"{name} must be the path of {what}, got {short(value)}")
     return Path(value)
 
 
 def short(value: Any) -> str:
-    """A value as a sentence can quote it."""
-    return reprlib.repr(value) if isinstance(value, (str, list, tuple, dict)) else repr(value)[:60]
+    """A value as a sentence can quote it, whatever it is."""
+    return _SHORT.repr(value)
 
 
 def at_least(settings: Any, least: int | float, *names: str) -> None:
@@ -136,7 +140,7 @@ def one_of(name: str, value: Any, choices: Iterable[Any]) -> Any:
     words = [choice for choice in known if isinstance(choice, str)]
     near = difflib.get_close_matches(value, words, n=1, cutoff=0.4) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UserError(f"{name} must be one of {', '.join(map(str, known))}, got {repr(value)[:60]}{hint}")
+    raise UserError(f"{name} must be one of {', '.join(map(str, known))}, got {short(value)}{hint}")
 
 
 def choice(names: Iterable[str]) -> Any:
@@ -153,10 +157,12 @@ def choice(names: Iterable[str]) -> Any:
 
 
 def all_finite(settings: Any) -> None:
-    """Refuse NaN, infinity, and whole numbers that nobody means, in any field."""
+    """Refuse NaN, infinity, what becomes so in single precision, and whole numbers that nobody means, in any field."""
     for name, value in _values(settings, [field.name for field in fields(settings)]):
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"{name} must be a finite number, got {value}")
+        if isinstance(value, float) and abs(value) > LARGEST_SINGLE:
+            raise UserError(f"{name} must be finite in single precision, too, got {value}")
         if isinstance(value, int) and abs(value) > LARGEST:
             raise UserError(f"{name} must be at most {LARGEST}, got {value}")
 

@@ -9,7 +9,7 @@ import tyro
 from ambs.config.checks import LARGEST, MOST_ENVS, above, all_finite, at_least, at_most, of_types, one_of, within
 from ambs.config.methods import METHODS, MethodName, PenaltyName
 from ambs.errors import UserError
-from ambs.shield.config import SafetyConfig, ShieldConfig
+from ambs.shield.config import MOST_STEPS, SafetyConfig, ShieldConfig
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,7 @@ class AgentConfig:
         all_finite(self)
         one_of("penalty", self.penalty, dict.fromkeys(method.penalty for method in METHODS.values()))
         at_least(self, 1, "imagination", "imagine_from")
+        at_most(self, MOST_STEPS, "imagination")
         above(self, 0, "kappa", "adam_eps", "clip", "norm_limit", "backup_norm_limit", "unsafe_weight")
         at_least(self, 0, "alpha", "learning_rate", "entropy", "ema_regulariser", "lag_start", "lag_mu", "lag_sigma")
         at_least(self, 0, "backup_imitation")

@@ -114,6 +114,23 @@ def _advice(part: spaces.Space[Any]) -> str:
 def as_array(name: str, value: Any) -> np.ndarray:
     """What can be read as one."""
     try:
-        return np.asarray(value)
+        return np.asarray(as_numpy(value))
     except Exception as error:  # Rows of different lengths; or whatever a foreign type raises.
         raise UserError(f"{name} must be an array, got {short(value)}") from error
+
+
+def as_numpy(value: Any) -> np.ndarray:
+    """An array of NumPy as it is, masks and all; numbers, or a tensor of whatever library and device, as one, which shares
+    memory with the tensor where that can be done (DLPack)."""
+    if isinstance(value, np.ndarray):
+        return value
+    for wish in ("detach", "cpu"):  # Of PyTorch: leave the gradients behind, and the accelerator.
+        value = getattr(value, wish)() if callable(getattr(value, wish, None)) else value
+    if "bfloat16" in str(getattr(value, "dtype", "")):  # Which NumPy has not got.
+        value = value.float() if hasattr(value, "float") else value.astype(np.float32)
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError):
+            pass  # Of a kind or in a place that NumPy cannot share.
+    return np.asarray(value)

@@ -76,14 +76,16 @@ def play(
     keep_every: int = 0,
     batch: int = BATCH,
     on_step: Callable[[int], None] | None = None,
+    given: Any = None,
 ) -> Record:
     """Play fresh layouts, `episodes` of them or as many as make `steps` agent steps, and write everything down.
 
     `traces` is the number of imagined futures per state, 0: none. `keep_every`: so many steps lie between states that can be
-    gone back to, 0: none can.
+    gone back to, 0: none can. `given`: the policy that a run guards, which acts in place of its clone.
     """
     watcher = _Watcher(agent, policy, traces, keep_every, on_step)
     common: dict[str, Any] = {"seed": seed, "shield": shield, "policy": policy, "watch": watcher, "batch": batch}
+    common["given"] = given
     rows = evaluate(agent, episodes or batch, **common)
     if episodes is None:
         mean = sum(row["steps"] for row in rows) / len(rows)

@@ -4,14 +4,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import jax
 import numpy as np
 
 from ambs.acting.agent import Agent
 from ambs.acting.scoring import of_model, replayed
+from ambs.acting.worlds import is_small
 from ambs.config import Config
-from ambs.envs.registration import SMALL_WORLDS, full_id
 from ambs.errors import UserError
 from ambs.foresight.branch import FUTURES, branched, can_branch
 from ambs.foresight.collect import Kept, Record, play
@@ -47,10 +46,12 @@ def measure(
     branches: int | None = None,
     seed: int = 0,
     progress: Progress = lambda *_: None,
+    policy: Any = None,
 ) -> dict[str, Any]:
-    """Everything that `ambs foresight` reports; `branches` is the number of states to try in real futures."""
+    """Everything that `ambs foresight` reports; `branches` is the number of states to try in real futures, `policy` the one
+    that the run guards (None: its clone plays)."""
     agent = with_horizon(trained, horizon)
-    small = _is_small(trained.config.env)
+    small = is_small(trained.config.env)
     steps = ENOUGH_SMALL if small else ENOUGH
     few = None if episodes is None else max(1, episodes // 4)
 
@@ -58,12 +59,13 @@ def measure(
         whole = steps // share if episodes is None else None
         return {"seed": seed, "steps": steps // share, "on_step": lambda done: progress(what, done, whole)}
 
-    record = play(agent, episodes=episodes, traces=traces, keep_every=KEEP_EVERY, **watched("the task policy plays"))
+    asked = watched("the task policy plays")
+    record = play(agent, episodes=episodes, traces=traces, keep_every=KEEP_EVERY, given=policy, **asked)
     found = {**_facts(agent, trained, record, traces, seed), **foresight_figures(record, agent.config.shield.horizon)}
     found["by_step"] = by_step(agent, record, seed, progress)
     backup = play(agent, episodes=few, traces=traces, policy="backup", **watched("the backup policy plays", 4))
     found["costs"] = {name: _costs(agent, one) for name, one in {"task": record, "backup": backup}.items()}
-    guarded = play(trained, episodes=few, shield=True, **watched("the shield is on", 4))
+    guarded = play(trained, episodes=few, shield=True, given=policy, **watched("the shield is on", 4))
     found["entries"] = {"off": entry_figures(record), "on": entry_figures(guarded)}
     found["stays"] = {"off": stay_figures(record), "on": stay_figures(guarded)}
     wanted = (200 if small else 0) if branches is None else branches
@@ -136,10 +138,6 @@ def real_futures(agent: Agent, record: Record, states: int, seed: int, progress:
         agent, kept, which, seed=seed, on_state=lambda done: progress("real futures are played", done, len(which))
     )
     return {"states": len(which), "futures": FUTURES, **agreement(record.risk[kept.row[which]], real, FUTURES)}
-
-
-def _is_small(env: str) -> bool:
-    return ":" not in env and gymnasium.spec(full_id(env)).entry_point in SMALL_WORLDS.values()
 
 
 def _facts(agent: Agent, trained: Agent, record: Record, traces: int, seed: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from ambs.inspector.audit import KINDS, audit
 from ambs.inspector.data import page_data
 from ambs.inspector.trust import trust
-from ambs.recording.schema import Episode
+from ambs.recording.schema import GIVEN, Episode
 from ambs.report.page import Html, join, page, tag
 
 NOT_EXAMINED = (
@@ -93,6 +93,11 @@ def _notes(data: dict[str, Any]) -> Html | None:
     sentences = []
     if data["facts"]["caveat"]:
         sentences.append(f"What the theorems do not cover: {data['facts']['caveat']}.")
+    if data["facts"]["policy"] == GIVEN:
+        sentences.append(
+            "A policy that was given acted. In imagined futures, and in real ones that were tried beside the episode, its clone "
+            "acts in its place."
+        )
     names = {"futures": "imagined futures", "twins": "unshielded twins", "truth": "true probabilities"}
     missing = [f"{names[kind]} of {count}" for kind, count in data["left_out"].items() if count > 0 and kind in names]
     if missing:

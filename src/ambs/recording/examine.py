@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-import gymnasium
 import jax
 import numpy as np
 
 from ambs.acting.agent import Agent
-from ambs.envs.registration import SMALL_WORLDS, full_id, make
+from ambs.acting.worlds import is_small
+from ambs.envs.registration import make
 from ambs.envs.scene import NOTHING, Scene, stacked
 from ambs.errors import RunError, UserError
 from ambs.nn.compiling import quick_options
@@ -214,7 +214,7 @@ def _quick_jit(function: Callable[..., Any]) -> Any:
 
 def _small_world(name: str) -> TrueWorld | None:
     """The true model of one of our small worlds as it is; None of whatever is built upon one, which may change it."""
-    if ":" in name or gymnasium.spec(full_id(name)).entry_point not in SMALL_WORLDS.values():
+    if not is_small(name):
         return None
     env = make(name)
     try:

@@ -141,6 +141,10 @@ class Examination:
     """By kind (`futures`, `twins`, `truth`), for how many decisions there was no time."""
 
 
+GIVEN = "given"
+"""Who acted where a policy that somebody else has made was recorded."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """What holds for a whole episode; the names are those in the file."""
@@ -155,6 +159,7 @@ class Facts:
     env: str = ""
     method: str = ""
     policy: str = ""
+    """Who acted: task, backup, random, or `GIVEN`."""
     checkpoint: int | None = None
     """Of the agent, in frames."""
     foresight: dict[str, Any] | None = None

@@ -1,12 +1,14 @@
 """Everything a report shows, as one plain object; every format is a view of it."""
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import ambs
+from ambs.config.checks import checked, folder, short
 from ambs.errors import UserError
 from ambs.report.coverage import sentence
 from ambs.report.curves import common_frames, grid
@@ -34,15 +36,19 @@ class Part(NamedTuple):
     """Only the paper's figures at so many frames belong beside them; None: all that were reached."""
 
 
-def summarise(paths: list[Path], curves: bool = True, at: int | None = None, psi: str | None = None) -> dict[str, Any]:
+def summarise(
+    paths: Iterable[Path | str], curves: bool = True, at: int | None = None, psi: str | None = None
+) -> dict[str, Any]:
     """Read the runs at these paths and work out what they show, `at` so many frames, or see `compared_frames`.
 
     Violations are counted by `psi`, a formula or a property with one, or see `count_alike`.
     """
-    if at is not None and at < 1:
+    if isinstance(paths, str | Path) or not isinstance(paths, Iterable):
+        raise UserError(f"paths must be a list of run folders, such as ['runs'], got {short(paths)}")
+    if at is not None and checked("at", at, int) < 1:
         raise UserError(f"runs can be compared at 1 frame or more, not at {at}")
     psi, said = (None, []) if psi is None else asked_for(psi)
-    runs, notes = read_runs(paths)
+    runs, notes = read_runs(folder("a path of runs", path) for path in paths)
     longest = max(run.frames for run in runs)
     if at is not None and not any(takes_part(run, at) for run in runs):
         raise UserError(f"no run has {at:,} frames, at which they are to be compared: the longest has {longest:,}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from ambs.config.checks import above, all_finite, at_least, at_most, choice, of_types, one_of, within
+from ambs.config.checks import above, all_finite, at_least, at_most, checked, choice, of_types, one_of, within
 from ambs.errors import UserError
 from ambs.spec.bounds import LARGEST, accept_count, delta_achieved, epsilon_achieved
 from ambs.spec.parser import parse_path
@@ -155,7 +155,7 @@ class ShieldConfig:
     def at_level(self, level: float) -> "ShieldConfig":
         """These settings with another Δ in force. The sequential rule's ε is in proportion; that of rules that look once, as the
         fixed one, which accepts up to Δ − ε of the traces, stays what it is."""
-        if level == self.safety_level:
+        if checked("safety_level", level, float) == self.safety_level:
             return self
         share = level / self.safety_level if RULES[self.rule] else 1.0
         return replace(

@@ -76,7 +76,7 @@ def shield(
     table = rule(problem.config)
     if active is False:
         return _finish(_start(moment, problem, table), moment, problem, table)
-    _check_labels(labels_now, problem)
+    _check_labels(labels_now, problem, moment)
 
     def undecided(progress: _Progress) -> Bool[Array, ""]:
         return (progress.reason == Reason.UNDECIDED).any()
@@ -118,8 +118,8 @@ def shield_with_deadline(
         trusted: Mask = True,
         memory: Memory | None = None,
     ) -> Decision:
-        _check_labels(labels_now, problem)
         moment = _moment(key, state, proposed, labels_now, active, trusted, memory)
+        _check_labels(labels_now, problem, moment)
         if not compiled:
             compiled.append(jax.block_until_ready(finish(look(start(moment), moment), moment)))
         now = clock()
@@ -151,9 +151,10 @@ def _moment(
 ) -> _Moment:
     """The arguments of a decision, each in the one shape that is compiled for."""
     if not isinstance(key, jax.Array) or (
-        not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and (key.shape, key.dtype) != ((2,), jnp.uint32)
+        (key.shape, jnp.issubdtype(key.dtype, jax.dtypes.prng_key)) != ((), True)
+        and (key.shape, key.dtype) != ((2,), jnp.uint32)
     ):
-        raise UserError(f"key must be a key, such as jax.random.key(0), got {short(key)}")
+        raise UserError(f"key must be one key, such as jax.random.key(0), got {short(key)}")
     envs = _envs(proposed)
     for name, tree in (("proposed", proposed), ("state", state)):
         if tree is None or any(getattr(leaf, "shape", ())[:1] != (envs,) for leaf in jax.tree.leaves(tree)):
@@ -186,7 +187,7 @@ def _mask(name: str, mask: Any, envs: int) -> Bool[Array, "envs"]:
     return jnp.broadcast_to(jnp.asarray(mask), (envs,))
 
 
-def _check_labels(labels_now: Any, problem: ShieldProblem) -> None:
+def _check_labels(labels_now: Any, problem: ShieldProblem, moment: _Moment) -> None:
     if not problem.config.check_initial:
         return
     if labels_now is None:
@@ -194,6 +195,11 @@ def _check_labels(labels_now: Any, problem: ShieldProblem) -> None:
     kind = getattr(labels_now, "dtype", short(labels_now))
     if kind != jnp.bool_:
         raise UserError(f"labels_now must be truth values, got {kind}")
+    wanted = (moment.trusted.shape[0], len(problem.atoms))
+    if labels_now.shape != wanted:
+        raise UserError(
+            f"labels_now must be {wanted[0]} environments × {wanted[1]} atoms, got shape {labels_now.shape}"
+        )
 
 
 def _late_and_timely(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from ambs.config.checks import short, whole
-from ambs.dynamics import Dynamics, SplitDynamics
+from ambs.dynamics import Dynamics, SplitDynamics, Step
 from ambs.errors import UserError
 from ambs.nn.recurrent import unrolled
 from ambs.shield.config import MOST_STEPS
@@ -53,6 +53,7 @@ def rollout(dynamics: Dynamics | SplitDynamics, steps: int) -> RolloutFn:
         def advance(carry: tuple[Any, Any], step: Int[Array, ""]) -> tuple[tuple[Any, Any], Any]:
             state, action = carry
             arrival = dynamics(_key(key, step, "move"), state, action)
+            _check_arrival(arrival, state)
             finite = all_finite((arrival.state, action))
             next_action = policy(_key(key, step, "policy"), arrival.state)
             check_actions("the policy", next_action, action)
@@ -62,6 +63,21 @@ def rollout(dynamics: Dynamics | SplitDynamics, steps: int) -> RolloutFn:
         return Trace(labels, continues, finite, carry[0])
 
     return play
+
+
+def _check_arrival(arrival: Any, state: Any) -> None:
+    """Refuse what is no transition, or one to a state of another kind."""
+    if not isinstance(arrival, Step):
+        raise UserError(f"a model must give an ambs.dynamics.Step, got {short(arrival)}")
+    before, after = (_kinds(one) for one in (state, arrival.state))
+    if after != before:
+        raise UserError(f"a model must give states like those that it is given, {before}, got {after}")
+
+
+def _kinds(state: Any) -> str:
+    """What a state is made of, as a sentence can say it."""
+    shapes = [f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for leaf in jax.tree.leaves(state)]
+    return f"{', '.join(shapes)} in {jax.tree.structure(state)}"
 
 
 def _play_apart(
@@ -105,6 +121,8 @@ def play(key: Key[Array, ""], state: Any, proposed: Any, problem: ShieldProblem)
     roll_key, label_key, first_key = (stream(key, purpose) for purpose in ("roll", "labels", "first"))
     first_action = problem.policy(first_key, state) if problem.config.resample_first else proposed
     trace = problem.rollout_fn(roll_key, state, first_action, problem.goes_on)
+    if not isinstance(trace, Trace):
+        raise UserError(f"rollout_fn must give an ambs.shield.Trace, got {short(trace)}")
     found = judge(label_key, trace, problem)
     return trace, found._replace(finite=found.finite & all_finite(first_action))
 

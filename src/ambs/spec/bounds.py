@@ -9,12 +9,13 @@ improves its premise from ε²/(2n²) to ε²/(2n).
 from __future__ import annotations
 
 import math
+import numbers
 from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 
-from ambs.errors import UserError
+from ambs.errors import UserError, one_line
 
 Real = int | float | Decimal | Fraction
 
@@ -25,8 +26,8 @@ SMALLEST, LARGEST = 1e-9, 10**9
 
 def decimal_fraction(value: Real) -> Fraction:
     """The number a person meant: 0.1 is one tenth, not the nearest binary fraction."""
-    if not math.isfinite(value):
-        raise UserError(f"expected a finite number, got {value}")
+    if not isinstance(value, numbers.Real | Decimal) or not math.isfinite(value):
+        raise UserError(f"expected a finite number, got {one_line(value)}")
     return value if isinstance(value, Fraction) else Fraction(str(value))
 
 
@@ -117,7 +118,7 @@ def clopper_pearson(traces: int, violating: np.ndarray, delta: float) -> tuple[n
 
 def accept_count(safety_level: Real, epsilon: Real, traces: int) -> int:
     """Most violating traces at which μ̃ ∈ [1 − Δ + ε, 1] (Alg. 2): ⌊m(Δ − ε)⌋, in exact decimal arithmetic."""
-    _check(safety_level=float(safety_level), epsilon=float(epsilon), traces=traces)
+    _check(safety_level=safety_level, epsilon=epsilon, traces=traces)
     margin = decimal_fraction(safety_level) - decimal_fraction(epsilon)
     if margin < 0:
         raise UserError(
@@ -155,8 +156,11 @@ _NAMES = {
 }
 
 
-def _check(**settings: int | float) -> None:
-    for name, value in settings.items():
+def _check(**settings: Real) -> None:
+    for name, given in settings.items():
+        if not isinstance(given, numbers.Real | Decimal):
+            raise UserError(f"{_NAMES[name]} must be a number, got {one_line(given)}")
+        value = float(given) if isinstance(given, Decimal) else given
         if name in ("epsilon", "delta", "safety_level"):
             if not 0 < value < 1:
                 raise UserError(f"{_NAMES[name]} must lie strictly between 0 and 1, got {value}")

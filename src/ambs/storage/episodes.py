@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ambs.config.checks import folder
 from ambs.errors import UserError, one_line
 from ambs.storage.files import open_plain, reason, write_atomic
 
@@ -81,8 +82,9 @@ def write_episode(path: Path, episode: Episode) -> None:
     write_atomic(path, buffer.getvalue())
 
 
-def read_episode(path: Path) -> Episode:
+def read_episode(path: Path | str) -> Episode:
     """The episode of a file; a UserError says in a sentence what is wrong with which file."""
+    path = folder("path", path, "a file")
     try:
         with open_plain(path) as (file, _):
             arrays = _loaded(path, file)

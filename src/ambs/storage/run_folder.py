@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from ambs.config.checks import folder
 from ambs.errors import DISK_FAILED, STOPPED, RunError, UserError
 from ambs.storage.files import (
     TEMPORARY,
@@ -108,8 +109,8 @@ class RunFolder:
 
     def _fill(self, data: bytes) -> None:
         """Write a new folder's files and lock it."""
-        for folder in (self.checkpoints, self.tensorboard):
-            folder.mkdir()
+        for made in (self.checkpoints, self.tensorboard):
+            made.mkdir()
         for name in PREFIXES:
             (self.path / name).touch()
         self.write_status("running", frames=0, agent_steps=0, updates=0)
@@ -187,8 +188,9 @@ class RunFolder:
             return ""
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
+    def open(cls, path: Path | str) -> "RunFolder":
         """An existing run, to read or to go on with; nothing is changed before something is logged."""
+        path = folder("path", path)
         try:
             data = read_plain(path / CONFIG)
             record = json.loads(data)

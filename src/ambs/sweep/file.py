@@ -63,6 +63,8 @@ def _read(path: Path) -> dict[str, Any]:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
+    if not told:
+        raise UserError(f"{path} declares nothing: it needs one of {', '.join(PARTS)}")
     for name, value in told.items():
         one_of(f"a part of {path}", name, PARTS)
         if not isinstance(value, PARTS[name]):

@@ -3,7 +3,6 @@
 import os
 from dataclasses import replace
 
-from ambs.errors import UserError
 from ambs.sweep.attempt import Attempt, Ended, Means
 from ambs.sweep.plan import Job, Needs
 
@@ -41,8 +40,6 @@ class Local:
 def side_by_side(parallel: int | None, needs: Needs, device: str) -> int:
     """How many runs fit on this machine: as told, else as many as there are processors for, or one on a GPU."""
     if parallel is not None:
-        if parallel < 1:
-            raise UserError(f"--parallel must be at least 1, got {parallel}")
         return parallel
     if device != "cpu" and has_gpu() and needs.gpus != 0:
         return max(1, int(1 / needs.gpus)) if needs.gpus else 1

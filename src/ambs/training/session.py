@@ -12,7 +12,7 @@ import jax
 
 from ambs.acting.adapter import Interface
 from ambs.acting.fitting import check_meta, fitting
-from ambs.acting.worlds import Make, check_world
+from ambs.acting.worlds import Make, check_world, function_of
 from ambs.config import Config
 from ambs.config.checks import folder
 from ambs.config.resolve import changed, from_dict, to_dict
@@ -178,7 +178,7 @@ def reopen(
             import_wandb()
         with fitting(found):
             known = Interface.from_dict(found.meta["interface"])
-        given = {"policy": policy, "make": make} if kind is None else {}
+        given = {"policy": policy, "make": make or function_of(config, env)} if kind is None else {}
         trainer = (kind or Trainer)(config, known=known, **given)
         reinstate(trainer, found)
         folder.check(found.meta["positions"])

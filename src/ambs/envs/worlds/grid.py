@@ -147,7 +147,7 @@ class GridEnv(gym.Env[np.ndarray, np.int64]):
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         """One move; terminates at the goal, truncates after `episode_steps`."""
         try:
-            known = self.action_space.contains(np.int64(action))
+            known = self.action_space.contains(np.int64(action)) and int(action) == action
         except (TypeError, ValueError):
             known = False
         if not known:

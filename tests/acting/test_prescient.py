@@ -154,6 +154,7 @@ def test_another_formula_over_the_same_atoms(agent):
     assert other.asked == "P>=0.6 [ G<=3 !hazard & !goal ]"
     assert (other.config.shield.horizon, other.config.shield.critics, other.config.shield.rolled) == (3, None, None)
     assert "left out" in told[0]
+    assert told[1:] == ["the backup policy was learned for !hazard: it has not learned to heed goal"]
     envs = other.worlds(1)
     assert str(envs.psi) == str(other.player.model.trace_formula()[0]) == "!hazard & !goal"
     envs.close()

@@ -148,6 +148,11 @@ class Agent:
             config = changed(config, {"shield": {"critics": None, "rolled": None}})
             self._refuse_critics(config, psi)  # Without them nothing is left of the kind that is called after them.
             say(f"critics that were learned for {known.psi} are left out: all steps are imagined")
+        unknown = [name for name in known.atoms.names if name in psi.atoms() and name not in self.learned_for.atoms()]
+        if unknown:
+            say(
+                f"the backup policy was learned for {self.learned_for}: it has not learned to heed {' and '.join(unknown)}"
+            )
         player = self.player._replace(model=self.player.model.for_formula(psi))
         interface = dataclasses.replace(self.interface, spec=known._replace(psi=psi))
         worlds = functools.partial(_counting, self.worlds, psi)

@@ -132,7 +132,7 @@ MISTAKES = {
     "decide(problem=problem(rollout_fn=lambda *_: None))": "rollout_fn must give an ambs.shield.Trace, got None",
     "decide(problem=problem(rollout_fn=ambs.rollout(lambda *_: 3, 2)))": "a model must give an ambs.dynamics.Step, got 3",
     "decide(problem=problem(rollout_fn=ambs.rollout(lambda k, s, a: move(k, s[:1], a), 2)))": (
-        "a model must give states like those that it is given, float32[3] in PyTreeDef(*), got float32[1] in PyTreeDef(*)"
+        "a model must give states like those that it is given, arrays of shape (3,) in PyTreeDef(*), got arrays of shape (1,)"
     ),
     "ambs.ShieldConfig().at_level('x')": "safety_level must be a number, got 'x'",
     "ambs.ShieldConfig(safety_level=odd)": "safety_level must be a number, got <Odd instance at ",

@@ -61,20 +61,21 @@ def test_runs_finish_and_what_is_refused_fails_alone(engine, tmp_path):
     assert [find(job).state for job in todo] == ["finished", "missing", "finished"]
 
 
-def test_a_lost_worker_is_replaced_and_a_stop_saves(engine, tmp_path):
-    """The worker is killed: its child notices, saves and ends, and the run begins again elsewhere. Then all is stopped."""
+def test_lost_workers_are_replaced_and_a_stop_saves(engine, tmp_path):
+    """One worker is killed: its child notices, saves and ends. One is asked to end: so is its child. Both runs begin again
+    elsewhere. Then all is stopped."""
     todo = fake_jobs(tmp_path, 2, "wait")
     with driven(todo, engine) as (found, stop):
-        first = until(lambda: progress(todo[0].home) and progress(todo[1].home) and progress(todo[0].home))
-        worker = int(Path(f"/proc/{first['pid']}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(worker, signal.SIGKILL)
-        until(lambda: not alive(first["pid"]))
-        again = until(lambda: len(list(todo[0].home.glob("*/config.json"))) == 2 and progress(todo[0].home))
-        assert again["pid"] != first["pid"]
+        first = [until(lambda job=job: progress(job.home))["pid"] for job in todo]
+        for child, number in zip(first, (signal.SIGKILL, signal.SIGTERM), strict=True):
+            os.kill(int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]), number)
+        until(lambda: not any(map(alive, first)))
+        for job in todo:
+            until(lambda home=job.home: len(list(home.glob("*/config.json"))) == 2 and progress(home))
         stop.set()
         outcome = found.result(PATIENCE)
     assert sorted(outcome.stopped) == ["copt-s0", "copt-s1"]
-    assert (todo[0].home / "output.txt").read_text().count("asked to stop") == 2
+    assert [(job.home / "output.txt").read_text().count("asked to stop") for job in todo] == [2, 2]
 
 
 def test_a_run_that_no_machine_can_hold_is_refused_at_once(engine):

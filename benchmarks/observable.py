@@ -1,12 +1,13 @@
 """How much of what happens could be foreseen from what the agent is shown, by somebody who has seen far more of it?
 
-    python benchmarks/observable.py RUN [--horizons 3 8] [--episodes 3000] [--judged 208] [--seed 7]
+    python benchmarks/observable.py RUN [--horizons 3 8] [--episodes 3000] [--judged 208] [--seed 7] [--places]
 
 The run's task policy plays fresh worlds with the shield off. A network of its own (no world model: it is told the last
 `--memory` observations and proposed actions, and whether Ψ then failed within n steps) learns from `--episodes` of them, keeps
 what does best in a tenth of them, and is judged in `--judged` worlds of another seed, in which the run's own imagination is
 judged as well. What it reaches is a floor of what can be foreseen from there; what lies above may be chance, or beyond the
-sensors. Observations are vectors. Prints a JSON line for each horizon.
+sensors. With `--places` it is also told where all things are, beyond the sensors' reach. Observations are vectors. Prints JSON
+lines.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ import optax
 
 from ambs.acting.agent import Agent, load
 from ambs.acting.evaluate import evaluate
+from ambs.envs.scene import Scene
 from ambs.errors import UserError
 from ambs.foresight.collect import play
-from ambs.foresight.figures import auroc, score_figures, truth
+from ambs.foresight.figures import score_figures, truth
 from ambs.foresight.measure import with_horizon
 
 WIDTH, BATCH, EPOCHS = 256, 512, 30
+ENVS = 16
+"""Played at once."""
 JUDGING = 1_000_000
 """Added to the seed of the worlds that are learned from."""
 
@@ -54,16 +58,22 @@ def main() -> None:
     parser.add_argument("--judged", type=int, default=208, help="episodes to judge by")
     parser.add_argument("--memory", type=int, default=16, help="steps that the network is told")
     parser.add_argument("--seed", type=int, default=7, help="of the worlds that are judged")
+    parser.add_argument("--places", action="store_true", help="tell the network where all things are")
     options = parser.parse_args()
     begun, agent = time.perf_counter(), load(options.run)
-    learned_from = collect(agent, options.episodes, options.seed + JUDGING, options.memory)
-    judged = collect(agent, options.judged, options.seed, options.memory)
+    learned_from = collect(agent, options.episodes, options.seed + JUDGING, options)
+    judged = collect(agent, options.judged, options.seed, options)
     fails = [truth(*learned_from[1:], steps) for steps in options.horizons]
     network = fit(learned_from, fails)
     said = answers(network, judged.known)
     for column, steps in enumerate(options.horizons):
         told = {"run": options.run.name, "horizon": steps, "episodes": options.episodes, "judged": options.judged}
-        told |= {"states": len(judged.episode), "memory": options.memory, "seed": options.seed}
+        told |= {
+            "states": len(judged.episode),
+            "memory": options.memory,
+            "seed": options.seed,
+            "places": options.places,
+        }
         print(json.dumps({**told, "network": figures(said[:, column], judged, steps)}), flush=True)
         own = play(
             with_horizon(agent, steps), episodes=options.judged, seed=options.seed, traces=64, batch=agents(agent)
@@ -73,24 +83,18 @@ def main() -> None:
         print(json.dumps({**told, "imagination": figures(own.risk, judged, steps), "seconds": seconds}), flush=True)
 
 
-def agents(agent: Agent) -> int:
-    """How many environments play at once."""
-    del agent
-    return 16
-
-
-def collect(agent: Agent, episodes: int, seed: int, memory: int) -> Played:
+def collect(agent: Agent, episodes: int, seed: int, options: argparse.Namespace) -> Played:
     """Play that many episodes, and take down what could be known."""
-    watch = Notes(agent)
-    rows = evaluate(agent, episodes, seed=seed, shield=False, watch=watch, batch=agents(agent))
-    return watch.played_rows({row["episode"] for row in rows if row["ended"] == "terminated"}, memory)
+    watch = Notes(agent, options.places)
+    rows = evaluate(agent, episodes, seed=seed, shield=False, watch=watch, batch=ENVS)
+    return watch.played_rows({row["episode"] for row in rows if row["ended"] == "terminated"}, options.memory)
 
 
 class Notes:
     """Takes notes of every step, an entry per environment."""
 
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
+    def __init__(self, agent: Agent, places: bool) -> None:
+        self.agent, self.places = agent, places
         self.batches: dict[int, list[dict[str, np.ndarray]]] = {}
 
     def decided(self, first: int, seen: dict[str, Any]) -> None:
@@ -102,6 +106,9 @@ class Notes:
         note = {"live": np.isin(np.arange(agent.batch), seen["live"])}
         note["unsafe_now"] = ~psi.holds(np.asarray(seen["labels"]), atoms)
         note["shown"] = np.concatenate([vector, np.asarray(agent.raw_proposed, np.float32)], axis=1)
+        if self.places:
+            scenes = seen["envs"].scenes(range(agent.batch))
+            note["places"] = np.stack([where(scenes[env]) for env in range(agent.batch)])
         self.batches.setdefault(first, []).append(note)
 
     def stepped(self, first: int, seen: dict[str, Any]) -> None:
@@ -120,13 +127,18 @@ class Notes:
                 column = {name: np.stack([note[name][env] for note in own]) for name in own[0] if name != "live"}
                 over = np.zeros(len(own), bool)
                 over[-1] = first + env in terminated
-                parts.append(
-                    Played(
-                        remembered(column["shown"], memory), np.full(len(own), len(parts)), column["unsafe_now"],
-                        column["violated"], over,
-                    )
-                )  # fmt: skip
+                known = remembered(column["shown"], memory)
+                known = np.concatenate([known, column["places"]], axis=1) if self.places else known
+                number = np.full(len(own), len(parts))
+                parts.append(Played(known, number, column["unsafe_now"], column["violated"], over))
         return Played(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def where(scene: Scene) -> np.ndarray:
+    """Where the robot is, and from there all things, the nearest of each kind first, `[2 + 2 · things]` (m)."""
+    away = scene.items[:, 1:3] - scene.robot[:2]
+    order = np.lexsort((np.hypot(*away.T), scene.items[:, 0]))
+    return np.concatenate([scene.robot[:2], away[order].ravel()]).astype(np.float32)
 
 
 def remembered(shown: np.ndarray, memory: int) -> np.ndarray:
@@ -156,7 +168,7 @@ def fit(played: Played, known: list[Any]) -> Any:
         change, state = optimiser.update(gradient, state, eqx.filter(inner, eqx.is_array))
         return eqx.apply_updates(inner, change), state, value
 
-    rng, best = np.random.default_rng(0), (-np.inf, None)
+    rng, best = np.random.default_rng(0), (np.inf, None)
     for _ in range(EPOCHS):
         order = rng.permutation(rows)
         for first in range(0, len(order) - BATCH + 1, BATCH):
@@ -165,17 +177,15 @@ def fit(played: Played, known: list[Any]) -> Any:
             inner, state, _ = step(inner, state, x, wanted[some], counts[some])
         network = (inner, mean, deviation)
         said = answers(network, played.known[held])
-        areas = [
-            auroc(said[use, n], wanted[held][use, n]) for n in range(len(known)) for use in [counts[held][:, n] > 0]
-        ]
-        best = max(best, (float(np.mean(areas)), network), key=lambda one: one[0])
+        loss = np.logaddexp(0, said) - wanted[held] * said
+        best = min(best, (float((loss * counts[held]).sum()), network), key=lambda one: one[0])
     return best[1]
 
 
 def answers(network: Any, known: np.ndarray) -> np.ndarray:
     """Logits `[rows, horizons]`."""
     inner, mean, deviation = network
-    apply = eqx.filter_jit(jax.vmap(inner))
+    apply = eqx.filter_jit(eqx.filter_vmap(inner))
     parts = [apply(jnp.asarray((some - mean) / deviation)) for some in np.array_split(known, len(known) // 4096 + 1)]
     return np.concatenate([np.asarray(part) for part in parts])
 

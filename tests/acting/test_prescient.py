@@ -108,8 +108,9 @@ def test_the_contract_of_every_kind(kind, agent, envs, monkeypatch):
 
 def decided(agent, envs, raw, labels, seed, proposed=None):
     """What the shield says of the first actions in these worlds."""
-    agent.start(4, seed, shield=None)
-    if agent.config.shield.kind != "prescient":
+    prescient = agent.config.shield.kind == "prescient"
+    agent.start(4, seed, shield=not prescient)
+    if not prescient:
         return agent.act(raw, labels, proposed)
     seen = Prescient(agent, envs, seed)
     try:
@@ -153,6 +154,7 @@ def test_another_formula_over_the_same_atoms(agent):
     assert other.asked == "P>=0.6 [ G<=3 !hazard & !goal ]"
     assert (other.config.shield.horizon, other.config.shield.critics, other.config.shield.rolled) == (3, None, None)
     assert "left out" in told[0]
+    assert told[1:] == ["the backup policy was learned for !hazard: it has not learned to heed goal"]
     envs = other.worlds(1)
     assert str(envs.psi) == str(other.player.model.trace_formula()[0]) == "!hazard & !goal"
     envs.close()

@@ -41,6 +41,19 @@ def test_help_is_quick_and_light():
         assert verb in done.stdout
 
 
+@pytest.mark.process
+def test_pictures_are_drawn_whoever_calls():
+    """A notebook hands its own way of drawing on to the commands it runs, which may lack that."""
+    code = (
+        "from ambs.cli.main import main\n"
+        "try:\n    main(['--version'])\nexcept SystemExit: pass\n"
+        "import matplotlib; print(matplotlib.get_backend())"
+    )
+    settings = {**os.environ, "MPLBACKEND": "module://of_a_notebook"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=settings, check=False)
+    assert done.stdout.endswith("\nagg\n"), done.stderr
+
+
 def test_guarantee_as_json(capsys):
     options = {
         "--safety-level": ".1", "--approximation-error": ".09", "--failure-probability": ".01", "--horizon": "30",
@@ -186,6 +199,19 @@ def test_mistakes_get_a_sentence_and_code_2(args, says, capsys):
     assert says in told.err
     assert "Traceback" not in told.err
     assert "Compiling" not in told.out + told.err
+
+
+def test_what_is_no_plain_file_is_not_replaced_by_one(tmp_path, capsys):
+    """`--out /dev/null` of an administrator would else leave a machine without it."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    for name in ("pipe", "link"):
+        with pytest.raises(SystemExit) as stop:
+            main(["report", RESULTS, "--out", str(tmp_path / name)])
+        assert stop.value.code == 2
+        assert f"{name} is a link, a device or a pipe" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,23 @@ def test_what_is_missing_is_named_with_its_extra(tmp_path):
     assert done.stderr.splitlines() == [*told, "ended with 0", "ended with 0"]
     assert "ambs/PointGoal1-v0" in done.stdout
     assert "ambs/Grid-v0" in done.stdout
+    assert "Driving" not in done.stdout
     *_, last = done.stdout.splitlines()
     assert "nothing is written for TensorBoard: this needs TensorBoard, which is not installed" in last
     assert last.endswith("None []")
     assert last.count("state='problem'") == 0
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}
+
+
+def test_a_rehearsal_names_what_the_run_would_miss(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--preset", "quickstart", "--training.wandb", "--dry-run"])
+    assert end.value.code == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("ambs: ")
+    assert "ambs[wandb]" in told.err
+    assert not told.out
 
 
 def test_other_packages_are_missed_as_ever():

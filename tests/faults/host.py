@@ -23,15 +23,14 @@ os.environ.setdefault(
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
-import numpy as np
 
 from ambs import config
 from ambs.cli.main import main
 from ambs.storage import checkpoint
-from ambs.storage.run_folder import read_rows
 from ambs.training.asking import Life
 from ambs.training.trainer import Trainer
 from tests.faults.counts import count as how_many
+from tests.faults.same import differences
 from tests.tiny import TINY
 
 INTERVAL = 400
@@ -46,7 +45,6 @@ SETTINGS: dict[str, Any] = {
     },
     "calibration": {"every": 40, "windows": 16},
 }  # fmt: skip
-COMMON = ("frames", "length", "return", "violations", "overrides", "ended")
 
 
 def prepare(folder: Path) -> None:
@@ -87,21 +85,6 @@ def straight(folder: Path) -> Path:
     if not (folder / "straight").exists():
         assert train(folder, "straight") == 0
     return run_in(folder / "straight")
-
-
-def differences(one: Path, two: Path) -> int:
-    """How many arrays and rows two finished runs differ in."""
-    mine, theirs = (checkpoint.load(path / "checkpoints") for path in (one, two))
-    wrong = int(mine.step != theirs.step)
-    for group, arrays in mine.groups.items():
-        wrong += sum(not np.array_equal(array, theirs.groups[group][name]) for name, array in arrays.items())
-    wrong += sum(
-        not np.array_equal(array, theirs.chunks[chunk]()[name])
-        for chunk, read in mine.chunks.items()
-        for name, array in read().items()
-    )
-    rows = [[[row[key] for key in COMMON] for row in read_rows(path / "episodes.jsonl")] for path in (one, two)]
-    return wrong + int(rows[0] != rows[1])
 
 
 def job_straight(folder: Path, _count: int) -> dict[str, Any]:

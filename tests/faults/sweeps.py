@@ -1,6 +1,5 @@
-"""A sweep of small trainings for somebody who will kill its parts: `python -m tests.faults.sweeps FOLDER RUNS local|ray`."""
+"""A sweep of small trainings on Ray for somebody who will kill its parts: `python -m tests.faults.sweeps FOLDER RUNS`."""
 
-import contextlib
 import dataclasses
 import sys
 import threading
@@ -9,20 +8,19 @@ from pathlib import Path
 from ambs.config.resolve import resolve, to_dict
 from ambs.sweep.attempt import Means
 from ambs.sweep.drive import run_all
-from ambs.sweep.local import Local
 from ambs.sweep.on_ray import on_ray
 from ambs.sweep.plan import Job, Needs
 from ambs.training.signals import stopping
 from tests.faults.counts import FULL
 
-PROGRAM = (sys.executable, "-m", "tests.reproduce.host")
-FRAMES = 6000 if FULL else 2400
+MEANS = Means("cpu", program=(sys.executable, "-m", "tests.reproduce.host"))
+FRAMES, METHOD = (6000, "copt") if FULL else (2400, "dreamer")
 CHANGES = {
     "env": "ambs/Grid-v0",
     "agent": {"imagination": 2, "imagine_from": 8},
     "shield": {"horizon": 4, "rolled": 3, "critics": "max", "traces": 40, "chunk": 20},
     "training": {
-        # Few runs learn nothing, so that next to nothing need be compiled.
+        # Short runs learn nothing, so that next to nothing need be compiled.
         "frames": FRAMES, "envs": 8, "action_repeat": 1, "prefill": 400 if FULL else FRAMES, "batch": 2, "length": 6,
         "train_ratio": 0.6, "updates_per_call": 2, "log_every": 200, "checkpoint_every": 200, "capacity": 4000,
     },
@@ -33,20 +31,18 @@ CHANGES = {
 def jobs(folder: Path, count: int) -> list[Job]:
     found = []
     for seed in range(count):
-        config = dataclasses.replace(resolve("quickstart", method="copt", changes=CHANGES), seed=seed)
-        found.append(Job(f"copt-s{seed}", folder / f"copt-s{seed}", to_dict(config)))
+        config = dataclasses.replace(resolve("quickstart", method=METHOD, changes=CHANGES), seed=seed)
+        found.append(Job(f"{METHOD}-s{seed}", folder / f"{METHOD}-s{seed}", to_dict(config)))
     return found
 
 
-def drive(folder: Path, count: int, on: str) -> int:
+def drive(folder: Path, count: int) -> int:
     """0 if all are finished."""
-    means = Means("cpu", program=PROGRAM)
-    engine = on_ray(Needs(), means, None) if on == "ray" else contextlib.nullcontext(Local(means, 2))
-    with engine as found, stopping(threading.Event()) as stop:
-        outcome = run_all(jobs(folder, count), found, stop, lambda _: None)
+    with on_ray(Needs(), MEANS, None) as engine, stopping(threading.Event()) as stop:
+        outcome = run_all(jobs(folder, count), engine, stop, lambda _: None)
     print(outcome, flush=True)
     return 0 if len(outcome.finished) == count else 1
 
 
 if __name__ == "__main__":
-    sys.exit(drive(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+    sys.exit(drive(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,6 +1,5 @@
 """Running a grid: what is there is found, skipped or resumed; what is stopped loses nothing."""
 
-import functools
 import shutil
 import sys
 from pathlib import Path
@@ -12,8 +11,8 @@ from ambs.reproduce.grid import COMPARISONS, SCALES, cells, job, panels, wanted
 from ambs.reproduce.render import render, show
 from ambs.reproduce.status import find_run
 from ambs.storage.run_folder import RunFolder
+from ambs.storage.subprocesses import launch
 from ambs.sweep import attempt
-from ambs.sweep.attempt import Means
 from tests.report.synthetic import make_run
 
 pytestmark = pytest.mark.process
@@ -43,7 +42,7 @@ def call(*words) -> int:
 def test_a_grid_runs_through(tmp_path, monkeypatch, capsys):
     """Two runs of PointWorld: one finishes, one is killed and resumed; the same command again leaves both alone."""
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
-    monkeypatch.setattr(attempt, "Means", functools.partial(Means, program=HOST))
+    monkeypatch.setattr(attempt, "launch", lambda *words, **more: launch(*words, **more | {"program": HOST}))
     monkeypatch.setenv("AMBS_DIES", "pointworld-long")
     words = ("reproduce", "table1", "--scale", "tiny", "--methods", "copt", "--device", "cpu", "--out", tmp_path)
     assert call(*words) == 0

@@ -10,6 +10,7 @@ from ambs.cli.main import main
 from ambs.cli.train import parse_train
 from ambs.config.resolve import to_dict
 from ambs.errors import UserError
+from ambs.report.groups import group_runs
 from ambs.report.runs import read_runs
 from ambs.report.summary import summarise
 from ambs.report.write import write
@@ -117,6 +118,17 @@ def call(capsys, *words) -> tuple[int, str]:
     with pytest.raises(SystemExit) as stop:
         main([str(word) for word in words])
     return stop.value.code, "".join(capsys.readouterr())
+
+
+def test_one_setting_with_a_long_name_is_told_in_the_sweeps_words(tmp_path):
+    """And smaller values come before larger ones, whatever their folders are called."""
+    grid = '[grid]\n"training.train_ratio" = [512, 64]'
+    sweep = declared(tmp_path, f'[sweep]\nout = "{tmp_path}/here"\n[settings]\nenv = "PointWorld"\n{grid}')
+    for job in sweep.jobs:
+        make_run(job.home, env="PointWorld", config=job.settings)
+    write_ledger(sweep, [(job, find(job)) for job in sweep.jobs], {})
+    (groups,) = group_runs(read_runs([sweep.out])[0]).values()
+    assert [group.label for group in groups] == ["AMBS + COPT (train_ratio 64)", "AMBS + COPT (train_ratio 512)"]
 
 
 def test_dry_run_status_and_report(tmp_path, monkeypatch, capsys):

@@ -1,32 +1,24 @@
 """Ray Core as the engine: one Ray on this machine, and children that are no trainings."""
 
 import contextlib
-import dataclasses
 import os
 import signal
 import socket
-import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from ambs.config.resolve import resolve, to_dict
 from ambs.errors import UserError
 from ambs.sweep.attempt import Means
-from ambs.sweep.drive import run_all
 from ambs.sweep.on_ray import OnRay, _running_here, on_ray
-from ambs.sweep.plan import Job, Needs
+from ambs.sweep.plan import Needs
 from ambs.sweep.status import find, progress
+from tests.sweep.driven import FAKE, PATIENCE, ROOT, alive, driven, fake_jobs, family, until
 
 ray = pytest.importorskip(
     "ray", reason="Ray is not installed: `ambs sweep --on ray` is not tried (pip install 'ambs[ray]')"
 )
 pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore")]  # Ray's own are many.
-
-ROOT = Path(__file__).parents[2]
-FAKE = (sys.executable, "-m", "tests.sweep.fake")
 
 
 @pytest.fixture(scope="module")
@@ -39,49 +31,14 @@ def engine():
             yield engine
 
 
-def jobs(folder, count, behaviour):
-    """Runs whose children end as they are told to by a file in their folder."""
-    changes = {"env": "PointWorld", "training": {"frames": 20_000}}
-    found = []
-    for seed in range(count):
-        config = dataclasses.replace(resolve("quickstart", changes=changes), seed=seed)
-        job = Job(f"copt-s{seed}", folder / f"copt-s{seed}", to_dict(config))
-        job.home.mkdir(parents=True)
-        (job.home / "fake").write_text(behaviour)
-        found.append(job)
-    return found
-
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    return found
-
-
 def test_it_listens_on_this_machine_alone(engine):
     listed = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
-    ours = {inode for process in ray_processes() for inode in sockets(process)}
+    ours = {inode for process in family() for inode in sockets(process)}
     listening = [
         line.split()[1] for line in listed.splitlines()[1:] if line.split()[3] == "0A" and line.split()[9] in ours
     ]
     assert listening
     assert {place.rpartition(":")[0] for place in listening} <= {"0100007F", "0000000000000000FFFF00000100007F"}
-
-
-def ray_processes(root=None):
-    """Those that this process, or another, has started, and theirs."""
-    found, new = set(), {root or os.getpid()}
-    while new:
-        found |= new
-        new = {
-            int(pid)
-            for process in new
-            for file in Path(f"/proc/{process}/task").glob("*/children")
-            for pid in file.read_text().split()
-        } - found
-    return found
 
 
 def sockets(process):
@@ -94,33 +51,31 @@ def sockets(process):
 
 
 def test_runs_finish_and_what_is_refused_fails_alone(engine, tmp_path):
-    todo = jobs(tmp_path, 4, "0")
+    todo = fake_jobs(tmp_path, 3, "0")
     (todo[1].home / "fake").write_text("2")
-    outcome = run_all(todo, engine, threading.Event(), lambda _: None)
-    assert sorted(outcome.finished) == ["copt-s0", "copt-s2", "copt-s3"]
+    with driven(todo, engine) as (found, _):
+        outcome = found.result(PATIENCE)
+    assert sorted(outcome.finished) == ["copt-s0", "copt-s2"]
     assert list(outcome.failed) == ["copt-s1"]
     assert "was refused: some words" in outcome.failed["copt-s1"]
-    assert [find(job).state for job in todo] == ["finished", "missing", "finished", "finished"]
+    assert [find(job).state for job in todo] == ["finished", "missing", "finished"]
 
 
-def test_a_lost_worker_is_replaced_and_a_stop_saves(engine, tmp_path):
-    """The worker is killed: its child notices, saves and ends, and the run begins again elsewhere. Then all is stopped."""
-    todo, stop = jobs(tmp_path, 2, "wait"), threading.Event()
-    found = []
-    thread = threading.Thread(target=lambda: found.append(run_all(todo, engine, stop, lambda _: None)))
-    thread.start()
-    first = until(lambda: progress(todo[0].home) and progress(todo[1].home) and progress(todo[0].home))
-    worker = int(Path(f"/proc/{first['pid']}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(worker, signal.SIGKILL)
-    until(lambda: not Path(f"/proc/{first['pid']}").exists())
-    again = until(lambda: len(list(todo[0].home.glob("*/config.json"))) == 2 and progress(todo[0].home))
-    assert again["pid"] != first["pid"]
-    stop.set()
-    thread.join(60)
-    assert not thread.is_alive()
-    (outcome,) = found
+def test_lost_workers_are_replaced_and_a_stop_saves(engine, tmp_path):
+    """One worker is killed: its child notices, saves and ends. One is asked to end: so is its child. Both runs begin again
+    elsewhere. Then all is stopped."""
+    todo = fake_jobs(tmp_path, 2, "wait")
+    with driven(todo, engine) as (found, stop):
+        first = [until(lambda job=job: progress(job.home))["pid"] for job in todo]
+        for child, number in zip(first, (signal.SIGKILL, signal.SIGTERM), strict=True):
+            os.kill(int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]), number)
+        until(lambda: not any(map(alive, first)))
+        for job in todo:
+            until(lambda home=job.home: len(list(home.glob("*/config.json"))) == 2 and progress(home))
+        stop.set()
+        outcome = found.result(PATIENCE)
     assert sorted(outcome.stopped) == ["copt-s0", "copt-s1"]
-    assert (todo[0].home / "output.txt").read_text().count("asked to stop") == 2
+    assert [(job.home / "output.txt").read_text().count("asked to stop") for job in todo] == [2, 2]
 
 
 def test_a_run_that_no_machine_can_hold_is_refused_at_once(engine):

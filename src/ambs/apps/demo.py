@@ -53,7 +53,7 @@ def run(
 
     `on_step(name, done, total)` is told after every control step.
     """
-    from ambs.report.demo_plot import draw  # Before the drive: what is missing is said at once.
+    from ambs.report.demo_plot import draw  # Before the drive: it may be missing.
 
     out.mkdir(parents=True, exist_ok=True)
     world = CROWDED

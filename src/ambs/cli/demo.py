@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class Demo:
             raise UserError(f"--safety-level must lie strictly between 0 and 1, got {self.safety_level}")
         error = float(Decimal("0.9") * Decimal(str(self.safety_level)))
         config = ShieldConfig(safety_level=self.safety_level, approximation_error=error, horizon=self.horizon)
+        import_module("ambs.report.demo_plot")  # What is missing is said at once.
         console = Console()
         console.print("Driving straight at the goal through a field of hazards, first without a shield, then with one.")
         columns = (TextColumn("shield {task.description:<3}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))

@@ -79,6 +79,9 @@ VERBS = [get_args(one)[1].name for one in get_args(Verb)]
 def main(args: list[str] | None = None) -> None:
     """Run one verb; a user's mistake gets a sentence and exit code 2, never a traceback."""
     _open_streams()
+    os.environ["MPLBACKEND"] = (
+        "agg"  # Pictures go into files; who calls from a notebook has one here that draws into it.
+    )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

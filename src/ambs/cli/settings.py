@@ -59,7 +59,10 @@ class Train:
         if self.dry_run:
             from ambs.acting.foreign import load_policy
             from ambs.acting.rehearsal import check_given, rehearse
+            from ambs.training.observers import import_wandb
 
+            if self.settings.training.wandb:
+                import_wandb()
             check_given(self.settings, None if self.policy is None else load_policy(self.policy))
             rehearse(self.settings)
             print(json.dumps(asdict(self.settings), indent=1))

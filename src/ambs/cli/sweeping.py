@@ -142,12 +142,10 @@ def close(console: Console, found: Iterable[Found], outcome: Outcome) -> int:
     console.print(f"{states.count('finished')} of {len(states)} runs are finished.")
     if outcome.busy:
         console.print(f"{len(outcome.busy)} are being written by other processes, and were left to them.")
-    if outcome.failed:
-        return 1
-    if states.count("finished") < len(states):
+    left = states.count("finished") + len(outcome.failed) < len(states)
+    if left:
         console.print("Everything that ran is saved; the same command goes on with it.")
-        return STOPPED
-    return 0
+    return 1 if outcome.failed else STOPPED if left else 0
 
 
 def engine_meant(on: On | None, address: str | None) -> On:

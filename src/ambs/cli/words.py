@@ -32,9 +32,11 @@ def refuse_file(option: str, path: Path | None) -> None:
 
 
 def refuse_folder(option: str, path: Path | None) -> None:
-    """Refuse a folder where a file is to be written."""
+    """Refuse a folder where a file is to be written, and whatever else that file would take the place of."""
     if path is not None and path.is_dir():
         raise UserError(f"{option} must be a file, and {path} is a folder")
+    if path is not None and (path.is_symlink() or (path.exists() and not path.is_file())):
+        raise UserError(f"{option} must be a file, and {path} is a link, a device or a pipe")
 
 
 def refuse_twice(args: list[str], aliases: Mapping[str, str] | None = None) -> None:

@@ -1,5 +1,6 @@
 """Which runs are seeds of one and the same experiment."""
 
+import re
 import string
 from dataclasses import dataclass
 
@@ -90,7 +91,7 @@ def _rank(method: str) -> tuple[int, str]:
 def _variants(env: str, method: str, runs: list[Run]) -> list[Group]:
     """One group per configuration; their labels tell where configurations differ."""
     configurations: dict[tuple[tuple[str, str], ...], list[Run]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: _natural(words(run.varied))):
         settings = {name: value for name, value in (ONCE_ABSENT | flat(run.config)).items() if name not in INERT}
         configurations.setdefault(tuple(sorted(settings.items())), []).append(run)
     variants = [dict(settings) for settings in configurations]
@@ -101,11 +102,16 @@ def _variants(env: str, method: str, runs: list[Run]) -> list[Group]:
         kept, doubles = _one_per_seed(members)
         suffix, note = _suffix(method, variant, differing, number)
         told = {words(run.varied) for run in members}
-        if len(differing) > 1 and len(told) == 1 and (brief := told.pop()):
+        if (note or len(differing) > 1) and len(told) == 1 and (brief := told.pop()):
             suffix = f" ({brief})"  # In the sweep's own words.
         label = TITLES.get(method, method) + suffix
         groups.append(Group(env, method, label, kept, doubles, note, tuple(sorted(variant.items()))))
     return groups
+
+
+def _natural(text: str) -> list[str | float]:
+    """By which 64 comes before 512: texts, and numbers between them."""
+    return [float(part) if number % 2 else part for number, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", text))]
 
 
 def _suffix(method: str, variant: dict[str, str], differing: list[str], number: int) -> tuple[str, str]:

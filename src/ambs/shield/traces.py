@@ -76,8 +76,8 @@ def _check_arrival(arrival: Any, state: Any) -> None:
 
 def _kinds(state: Any) -> str:
     """What a state is made of, as a sentence can say it."""
-    shapes = [f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for leaf in jax.tree.leaves(state)]
-    return f"{', '.join(shapes)} in {jax.tree.structure(state)}"
+    shapes = ", ".join(str(jnp.shape(leaf)) for leaf in jax.tree.leaves(state))
+    return f"arrays of shape {shapes} in {jax.tree.structure(state)}"
 
 
 def _play_apart(

@@ -27,6 +27,8 @@ class Child:
     """Run folders that were there before."""
     resumed: Path | None = None
     """The run it goes on with, if it does."""
+    written: int = 0
+    """Bytes of the log that others wrote before."""
 
     @property
     def run(self) -> Path | None:
@@ -43,8 +45,8 @@ class Child:
             return {}
 
     def last_words(self) -> str:
-        """How its log ends."""
-        return " / ".join(self.log.read_text(errors="replace").strip().splitlines()[-3:])
+        """How its part of the log ends."""
+        return " / ".join(self.log.read_bytes()[self.written :].decode(errors="replace").strip().splitlines()[-3:])
 
 
 def launch(
@@ -62,6 +64,7 @@ def launch(
     log = home / "output.txt"
     known = frozenset(path.parent for path in home.glob("*/config.json"))
     with log.open("ab") as file:
+        written = file.tell()
         # A session of its own: a terminal's Ctrl-C is for the parent, which then asks each child, once, to save and end.
         process = subprocess.Popen(
             [*program, *arguments],
@@ -71,7 +74,7 @@ def launch(
             env=environment,
             pass_fds=shared,
         )
-    return Child(name, process, home, log, known, resumed)
+    return Child(name, process, home, log, known, resumed, written)
 
 
 def stop(children: Sequence[Child]) -> None:

@@ -205,11 +205,14 @@ const card = (() => {
   }
 
   const SMALL = 110;
-  // Around where the robot is now; a grid is shown whole.
+  // Around where the robot is now; all there is if it is imagined to come farther, and of a grid.
   function near(data, scene, step) {
     const { extent, square } = data.map, at = scene.robot(step);
     if (square || !at || at[0] === null) return extent;
-    const half = (extent[1] - extent[0]) / 4;
+    const found = data.futures.find((one) => one.step === step), half = (extent[1] - extent[0]) / 4;
+    const places = found ? found.worst.flatMap((one) => (one.robot ? one.shown.map((k) => one.robot[k - 1]) : [])) : [];
+    const far = Math.max(0, ...places.filter((place) => place[0] !== null).map(([x, y]) => Math.max(Math.abs(x - at[0]), Math.abs(y - at[1]))));
+    if (far > half) return extent;
     return [at[0] - half, at[0] + half, at[1] - half, at[1] + half];
   }
 

@@ -148,13 +148,13 @@ const drawing = (() => {
   // Bars [{name, value, kind}], their names below.
   function bars(values, label, unit) {
     const width = 300, height = 104, base = 70, most = Math.max(1, ...values.map((bar) => bar.value));
-    const step = width / values.length, every = Math.ceil(values.length / 15);
+    const step = width / values.length, every = Math.ceil(values.length / 15), end = values.length - 1;
     const svg = node("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
     values.forEach((bar, i) => {
       const tall = (bar.value / most) * 52;
       svg.append(node("rect", { class: `bar ${bar.kind || ""}`, x: i * step + step * 0.12, width: step * 0.76, y: base - tall, height: tall }));
       if (bar.value && step > 14) svg.append(text((i + 0.5) * step, base - tall - 3, String(bar.value), "middle"));
-      if (i % every === 0 || i === values.length - 1) svg.append(text((i + 0.5) * step, base + 13, bar.name, "middle"));
+      if (i === end || (i % every === 0 && end - i >= every)) svg.append(text((i + 0.5) * step, base + 13, bar.name, "middle"));
     });
     svg.append(node("line", { class: "axis", x1: 0, x2: width, y1: base, y2: base }), text(width, height - 4, unit, "end"));
     return svg;

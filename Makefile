@@ -17,7 +17,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $(READY)
 
-check: lint types  ## for the inner loop, up to three minutes: linters, types, and the tests that are quick
+check: lint types  ## for the inner loop, some three minutes on two cores: linters, types, and the tests that are quick
 	$(BIN)/python -m pytest -n 2 -m 'not slow and not learns and not process' $(PYTEST_ARGS)
 
 test: lint types  ## linters, types and tests; closes with pytest's summary

@@ -1,7 +1,7 @@
 """Kinds of shield around the same agents in the same worlds: a JSON line for each agent and kind.
 
     python benchmarks/shields.py RUN [RUN …] [--kinds off ambs recovery latent critic prescient]
-        [--episodes 50] [--seed 500] [--spec PROPERTY]
+        [--episodes 50] [--seed 500] [--spec PROPERTY] [--policy module:factory]
 
 A kind may be held to a property of its own: "recovery: P>=0.95 [ G<=8 !hazard ]". The kind `broken` is `recovery` around a backup
 policy that is broken on purpose: it pushes the other way.
@@ -23,6 +23,7 @@ import numpy as np
 
 from ambs.acting.agent import Agent, load
 from ambs.acting.evaluate import evaluate
+from ambs.acting.foreign import load_policy
 from ambs.config.checks import one_of
 from ambs.errors import UserError
 from ambs.shield.config import KINDS
@@ -36,9 +37,11 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--seed", type=int, default=500)
     parser.add_argument("--spec", help="another property than the runs', such as P>=0.7 [ G<=6 !hazard ]")
+    parser.add_argument("--policy", help="who proposes, of runs that guard one: module:factory or file.py:factory")
     options = parser.parse_args()
     for kind in options.kinds:
         one_of("--kinds", kind.partition(":")[0], ("off", "broken", *KINDS))
+    given = None if options.policy is None else load_policy(options.policy)
     played: dict[str, list[dict[str, Any]]] = {}
     for run in options.runs:
         try:
@@ -47,7 +50,7 @@ def main() -> None:
         except UserError as error:
             parser.error(str(error))
         for kind, held in shields.items():
-            rows, milliseconds, seconds = play(held, options.episodes, options.seed, shield=kind != "off")
+            rows, milliseconds, seconds = play(held, options.episodes, options.seed, kind != "off", given)
             played[kind] = played.get(kind, []) + rows
             told = {"run": run.name, "asked": agent.asked, "kind": kind, **figures(rows)}
             print(json.dumps({**told, "milliseconds": milliseconds, "seconds": round(seconds)}), flush=True)
@@ -99,10 +102,10 @@ class Watch:
         pass
 
 
-def play(agent: Agent, episodes: int, seed: int, shield: bool) -> tuple[list[dict[str, Any]], float, float]:
+def play(agent: Agent, episodes: int, seed: int, shield: bool, given: Any) -> tuple[list[dict[str, Any]], float, float]:
     """Rows of the episodes, milliseconds of a decision, and how long all took."""
     begun, watch = time.perf_counter(), Watch()
-    rows = evaluate(agent, episodes, seed=seed, shield=shield, watch=watch)
+    rows = evaluate(agent, episodes, seed=seed, shield=shield, watch=watch, given=given)
     return rows, round(float(np.median(watch.milliseconds)), 2), time.perf_counter() - begun
 
 

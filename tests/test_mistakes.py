@@ -7,7 +7,7 @@ import sys
 import pytest
 
 SETTING = """
-import ambs, ambs.statistics, gymnasium, jax, numpy
+import fractions, ambs, ambs.statistics, gymnasium, jax, numpy
 from ambs.acting.episodes import record_episodes
 from ambs.acting.foreign import load_policy
 from ambs.dynamics import Step
@@ -15,6 +15,7 @@ from ambs.envs import with_pictures
 from ambs.report.summary import summarise
 from ambs.shield import rule, shield, shield_with_deadline
 from ambs.spec import bounds
+from ambs.spec.sequential import betting_test
 from ambs.storage.episodes import read_episode
 from ambs.storage.run_folder import RunFolder
 from ambs.training.offline import fit
@@ -140,7 +141,19 @@ MISTAKES = {
     "ambs.AgentConfig(imagination=10**9)": "imagination must be at most 100000, got 1000000000",
     "bounds.traces_needed('x', .01)": "the approximation error ε must be a number, got x",
     "bounds.accept_count(None, .09, 512)": "the safety level Δ must be a number, got None",
-    "ambs.statistics.mean_interval(['x'])": "values must be numbers, got ['x']",
+    "bounds.traces_needed(True, .01)": "the approximation error ε must be a number, got True",
+    "bounds.safe_share_lower_bound(50, 'x', .1)": "the number of violating traces must be a number, got x",
+    "bounds.safe_share_lower_bound(50, -1, .1)": "the number of violating traces must be a whole number from 0 to",
+    "bounds.acceptance_probability(2, 5, 512)": "a probability must lie between 0 and 1, got 2",
+    "bounds.binary_kl(.1, None)": "a probability must be a number, got None",
+    "bounds.state_divergence_bound('x')": "a divergence must be a number, got x",
+    "betting_test(.1, .09, .01, chunk='x')": "the cap of traces must be a positive multiple of the chunk, got",
+    "ambs.bounded_safety(psi, fractions.Fraction(1, 10), 3)": "the safety level Δ must be between 0 and 1, got Fraction(1, 10)",
+    "ambs.Atoms(('a',)).encode(numpy.zeros((2, 3)))": "unknown atom array(",
+    "decide(state=numpy.array([None]))": "state and proposed must be numbers, got array([None], dtype=object) and array(",
+    "ambs.statistics.mean_interval(['x'])": "values must be a list of numbers, got ['x']",
+    "ambs.statistics.iqm(numpy.zeros((2, 3)))": "values must be a list of numbers, got [[",
+    "ambs.statistics.share_interval(3, 2)": "successes and trials must be whole numbers, 0 ≤ successes ≤ trials > 0, got 3, 2",
     "summarise('runs')": "paths must be a list of run folders, such as ['runs'], got 'runs'",
     "summarise(['nowhere'])": "there is no nowhere",
     "summarise(['nowhere'], at='x')": "at must be a whole number, got 'x'",
@@ -171,6 +184,10 @@ MISTAKES = {
     "psi.holds_in(3)": "the atoms that hold must be a set of names, got 3",
     "ambs.Atoms(('a',)).encode('a')": "labels are encoded from a set of names, got 'a'",
     "ambs.Atoms(('a',)).decode([1, 2])": "labels must be 1 truth values, one for each atom, got [1, 2]",
+    "ambs.make('PointWorld', render_mode=True)": "render_mode must be text or None, got True",
+    "ambs.make('PointGoal1', observation=numpy.zeros(0))": "observation must be 'vision' or 'vector' or 'both', got array([]",
+    "ambs.make('PointGoal1', collision=numpy.zeros(0))": 'collision must be "contact" or "stock", got array([]',
+    "ambs.parse_formula('!a', atoms=numpy.array('a'))": "atoms must be a sequence of names, such as (",
     "ambs.make('PointGoal1', frame_skip=1.5)": "frame_skip must be a whole number of at least 1, got 1.5",
     "ambs.make('PointGoal1', view_size='big')": "view_size must be a whole number from 1 to 4096, got 'big'",
     "ambs.make_vector('PointWorld', 1).set_state(3)": "the state of SerialVectorEnv must be what get_state gave, got 3",

@@ -86,6 +86,8 @@ def steps(python: str, wheel: Path, home: Path, small: bool) -> Iterator[Step]:
     run = str(next((home / "runs").iterdir()))
     yield Step("record", [ambs, "eval", run, "--episodes", "1", "--shield", "on", "--record", "recorded"], says="Wrote")
     yield Step("inspect", [ambs, "inspect", "recorded"], says="Wrote")
+    yield Step("report", [ambs, "report", run, "--out", "report.html"], says="1 run")
+    yield Step("no picture", [ambs, "report", run, "--out", "report.png"], code=2, says="pip install 'ambs[report]'")
     if small:
         return
     verify = [ambs, "verify", "golden", str(ROOT / "tests" / "golden" / "PointGoal1.npz")]

@@ -1,5 +1,6 @@
 """Intervals for what was measured over a handful of episodes or seeds."""
 
+import numbers
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,13 +37,21 @@ def mean_interval(values: np.ndarray, level: float = 0.95, least: float = -np.in
 
 def _numbers(values: Any) -> np.ndarray:
     try:
-        return np.asarray(values, dtype=np.float64)
+        found = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise UserError(f"values must be numbers, got {one_line(values)}") from None
+        found = np.zeros(())
+    if found.ndim != 1:
+        raise UserError(f"values must be a list of numbers, got {one_line(values)}")
+    return found
 
 
 def share_interval(successes: int, trials: int, level: float = 0.95) -> Interval:
     """A share of independent trials with its exact (Clopper–Pearson) interval."""
+    whole = all(isinstance(count, numbers.Integral) for count in (successes, trials))
+    if not whole or not 0 <= successes <= trials or trials < 1:
+        raise UserError(
+            f"successes and trials must be whole numbers, 0 ≤ successes ≤ trials > 0, got {successes}, {trials}"
+        )
     exact = stats.binomtest(successes, trials).proportion_ci(level, "exact")
     return Interval(successes / trials, float(exact.low), float(exact.high))
 

@@ -154,6 +154,17 @@ def run(capsys, *arguments):
     return stop.value.code, capsys.readouterr()
 
 
+def test_what_was_looked_into_is_seen_first(path):
+    """Of overrides; where none was, the first of them."""
+    recording = read(path)
+    first, second, *_ = recording.overrides
+    for stored, wanted in (([second], second), ([second, first], first), ([], first)):
+        futures = dataclasses.replace(recording.examination.futures, step=np.array(stored, int))
+        found = dataclasses.replace(recording.examination, futures=futures)
+        assert dataclasses.replace(recording, examination=found).first_to_see == wanted
+    assert page_data(recording)["first"] == recording.first_to_see in recording.overrides
+
+
 def test_the_verb(path, tmp_path, capsys):
     make_recording(tmp_path, steps=30, psi="!\ud800")
     make_recording(tmp_path, name="episode-#1?%41-on", steps=30, seed=3, psi="!\ud800")

@@ -33,7 +33,7 @@ def balance(observation):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    with tiny_sizes(), pytest.warns(UserWarning, match="cannot be saved"):
+    with tiny_sizes(), pytest.warns(UserWarning, match="^the environment cannot be saved"):
         yield ambs.train_shield(
             lambda: cartpole(),
             policy=balance,

@@ -21,7 +21,7 @@ from ambs.acting.worlds import check_world, make_envs, worlds_of
 from ambs.agent.behaviour import Behaviour
 from ambs.agent.update import init
 from ambs.config import LARGEST, Config
-from ambs.config.checks import MOST_ENVS, checked, function, short, whole
+from ambs.config.checks import MOST_ENVS, checked, function, is_among, short, whole
 from ambs.config.resolve import changed, from_dict, with_spec
 from ambs.envs.options import refuse_constant
 from ambs.envs.spaces import as_array
@@ -83,7 +83,7 @@ class Agent:
         batch, seed = whole("batch", batch, 1, MOST_ENVS), whole("seed", seed, 0, LARGEST)
         if shield is not None and not isinstance(shield, bool | np.bool_):
             raise UserError(f"shield must be True, False or None, got {shield!r}")
-        if policy not in ("task", "backup"):
+        if not is_among(policy, ("task", "backup")):
             raise UserError(f"policy must be task or backup, got {policy!r}")
         self.batch, self.root, self.steps = batch, jax.random.key(seed), 0
         self.shielded = self.config.shielded if shield is None else bool(shield)

@@ -4,7 +4,7 @@ from typing import Any
 
 from ambs.acting.act import default_thresholds
 from ambs.acting.adapter import interface
-from ambs.acting.worlds import make_envs
+from ambs.acting.worlds import make_envs, title
 from ambs.config import METHODS, Config
 from ambs.envs.options import refuse_constant
 from ambs.errors import UserError
@@ -34,7 +34,7 @@ def check_given(config: Config, policy: Any) -> None:
 def check_started(config: Config, infos: dict[str, Any]) -> None:
     """Refuse environments none of which could be reset; `infos` are those of the reset."""
     if len(infos["faults"]) == len(infos["labels"]):
-        raise UserError(f"{config.env} cannot start an episode: {infos['faults'][0].reason}")
+        raise UserError(f"{title(config.env)} cannot start an episode: {infos['faults'][0].reason}")
 
 
 def check_meant(config: Config, psi: Formula) -> None:

@@ -88,6 +88,11 @@ def is_foreign(env: str) -> bool:
     return ":" in env
 
 
+def title(env: str) -> str:
+    """What sentences call it."""
+    return "the environment" if env == GIVEN else env
+
+
 def is_small(env: str) -> bool:
     """Whether this is one of our small worlds as it is."""
     ours = env != GIVEN and not is_foreign(env)

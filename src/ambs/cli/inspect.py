@@ -33,7 +33,7 @@ class Inspect:
     episode: str | None = None
     """Only this one, e.g. episode-0001-on."""
     step: int | None = None
-    """Step of the figure; None: the first override."""
+    """Step of the figure; None: the first override that was looked into."""
     figure: Path | None = None
     """Draw one step for a paper instead (.png or .svg)."""
     audit: Path | None = None

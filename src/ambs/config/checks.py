@@ -50,7 +50,7 @@ def checked(name: str, value: Any, hint: Any) -> Any:
             except UserError:
                 continue
     elif origin is typing.Literal:
-        if _is_among(value, options):
+        if is_among(value, options):
             return value
     elif origin is tuple:
         if isinstance(value, (list, tuple)):
@@ -135,7 +135,7 @@ def within(settings: Any, interval: str, *names: str) -> None:
 def one_of(name: str, value: Any, choices: Iterable[Any]) -> Any:
     """The value, if it is one of these; else the nearest is suggested."""
     known = tuple(choices)
-    if _is_among(value, known):
+    if is_among(value, known):
         return value
     words = [choice for choice in known if isinstance(choice, str)]
     near = difflib.get_close_matches(value, words, n=1, cutoff=0.4) if isinstance(value, str) else []
@@ -172,7 +172,7 @@ def _values(settings: Any, names: Iterable[str]) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in found if value is not None]
 
 
-def _is_among(value: Any, known: tuple[Any, ...]) -> bool:
+def is_among(value: Any, known: tuple[Any, ...]) -> bool:
     """Whether it is one of these names; arrays, say, cannot be compared with them."""
     return any(value is one or (isinstance(value, str | int) and value == one) for one in known)
 

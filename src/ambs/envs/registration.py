@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from ambs.config.checks import checked
+from ambs.config.checks import checked, is_among, short
 from ambs.envs.vector.replicas import Factory
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import UserError
@@ -53,7 +53,10 @@ def full_id(name: str) -> str:
 
 def make(name: str, **options: Any) -> gymnasium.Env:
     """Make a registered environment by its id or short name."""
-    if options.get("render_mode") == "human":
+    mode = options.get("render_mode")
+    if mode is not None and not isinstance(mode, str):
+        raise UserError(f"render_mode must be text or None, got {short(mode)}")
+    if mode == "human":
         from ambs.envs.safety_gym.env import has_display
 
         if not has_display():
@@ -107,7 +110,7 @@ def _many_foreign(
 def _many_small(entry: EnvSpec, num_envs: int, *, observation: str = "vector", **options: Any) -> LabelledVectorEnv:
     from ambs.envs.vector.serial import SerialVectorEnv
 
-    if observation != "vector":
+    if not is_among(observation, ("vector",)):
         raise UserError(f'{entry.id} has no pictures: its observation must be "vector", got {observation!r}')
     _refuse_unknown(options, entry.id, SerialVectorEnv, load_env_creator(str(entry.entry_point)))
     own = {name: options.pop(name) for name in set(options) - _options(SerialVectorEnv)}

@@ -35,6 +35,7 @@ def page_data(recording: Episode) -> dict[str, Any]:
         "map": _map(recording),
         "audit": [vars(entry) for entry in audit(recording)],
         "not_examined": not_examined(recording),
+        "first": recording.first_to_see if recording.facts.shield else None,
         "pictures": [],
         "traces": None,
         "futures": [],

@@ -67,12 +67,12 @@ def audit_csv(glances: list[Glance], path: Path) -> int:
 
 
 def figure(glance: Glance, step: int | None, path: Path) -> str:
-    """Draw one step, by default the first override; says what was drawn."""
+    """Draw one step, by default the first override that was looked into; says what was drawn."""
     recording = read(glance.path)
     if path.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"a figure must end in .png or .svg, got {path.name}")
     if step is None:
-        step = recording.overrides[0] if recording.overrides else 0
+        step = recording.first_to_see or 0
     if not 0 <= step < recording.facts.steps:
         raise UserError(f"{recording.name} has steps 0 to {recording.facts.steps - 1}, got --step {step}")
     from ambs.inspector.figure import draw

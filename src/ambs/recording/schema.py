@@ -249,6 +249,12 @@ class Episode:
         return [] if self.steps.decided is None else np.flatnonzero(self.steps.decided.overridden).tolist()
 
     @property
+    def first_to_see(self) -> int | None:
+        """The first override that was looked into, or else the first; None: nothing was overridden."""
+        looked = () if self.examination.futures is None else self.examination.futures.step.tolist()
+        return next((step for step in self.overrides if step in looked), next(iter(self.overrides), None))
+
+    @property
     def not_examined(self) -> tuple[int, int]:
         """Overrides by futures, and accepted decisions of which a future broke Ψ, that were not looked into."""
         if (decided := self.steps.decided) is None:

@@ -43,7 +43,7 @@ def summarise(
 
     Violations are counted by `psi`, a formula or a property with one, or see `count_alike`.
     """
-    if isinstance(paths, str | Path) or not isinstance(paths, Iterable):
+    if isinstance(paths, str | Path | np.ndarray) or not isinstance(paths, Iterable):
         raise UserError(f"paths must be a list of run folders, such as ['runs'], got {short(paths)}")
     if at is not None and checked("at", at, int) < 1:
         raise UserError(f"runs can be compared at 1 frame or more, not at {at}")

@@ -161,7 +161,10 @@ def _moment(
             raise UserError(f"{name} must have a leading axis of {envs} environments throughout, got {short(tree)}")
     if memory is not None and not isinstance(memory, Memory):
         raise UserError(f"memory must be that of the decision before (Decision.memory) or None, got {short(memory)}")
-    state, proposed = jax.tree.map(jnp.asarray, (state, proposed))
+    try:
+        state, proposed = jax.tree.map(jnp.asarray, (state, proposed))
+    except TypeError:
+        raise UserError(f"state and proposed must be numbers, got {short(state)} and {short(proposed)}") from None
     on, sound = (_mask(name, mask, envs) for name, mask in (("active", active), ("trusted", trusted)))
     return _Moment(key, state, proposed, labels_now, on, sound, no_memory(proposed) if memory is None else memory)
 

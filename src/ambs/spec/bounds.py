@@ -12,6 +12,7 @@ import math
 import numbers
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +27,13 @@ SMALLEST, LARGEST = 1e-9, 10**9
 
 def decimal_fraction(value: Real) -> Fraction:
     """The number a person meant: 0.1 is one tenth, not the nearest binary fraction."""
-    if not isinstance(value, numbers.Real | Decimal) or not math.isfinite(value):
+    if not isinstance(value, numbers.Real | Decimal) or isinstance(value, bool) or not math.isfinite(value):
         raise UserError(f"expected a finite number, got {one_line(value)}")
     return value if isinstance(value, Fraction) else Fraction(str(value))
+
+
+def _plain(value: Real) -> Any:
+    return float(value) if isinstance(value, Decimal | Fraction) else value
 
 
 def traces_needed(epsilon: float, delta: float, *, model: bool = False, sides: int = 2, decisions: int = 1) -> int:
@@ -89,6 +94,8 @@ def kl_premise_binary(safety_level: float, delta: float, horizon: int, traces: i
 
 def binary_kl(p: float, q: float) -> float:
     """KL divergence of Bernoulli(p) from Bernoulli(q), nats."""
+    for share in (p, q):
+        _check(share=share)
 
     def part(a: float, b: float) -> float:
         if a == 0:
@@ -100,6 +107,7 @@ def binary_kl(p: float, q: float) -> float:
 
 def safe_share_lower_bound(traces: int, violating: int, delta: float) -> float:
     """One-sided Clopper–Pearson lower bound on μ̂ after `violating` of m traces violated."""
+    _check(violating=violating, delta=delta)
     return float(clopper_pearson(traces, np.asarray(violating), 2 * delta)[0]) if delta < 0.5 else 0.0
 
 
@@ -118,7 +126,7 @@ def clopper_pearson(traces: int, violating: np.ndarray, delta: float) -> tuple[n
 
 def accept_count(safety_level: Real, epsilon: Real, traces: int) -> int:
     """Most violating traces at which μ̃ ∈ [1 − Δ + ε, 1] (Alg. 2): ⌊m(Δ − ε)⌋, in exact decimal arithmetic."""
-    _check(safety_level=safety_level, epsilon=epsilon, traces=traces)
+    _check(safety_level=_plain(safety_level), epsilon=_plain(epsilon), traces=traces)
     margin = decimal_fraction(safety_level) - decimal_fraction(epsilon)
     if margin < 0:
         raise UserError(
@@ -130,6 +138,7 @@ def accept_count(safety_level: Real, epsilon: Real, traces: int) -> int:
 
 def acceptance_probability(mu: float, max_violating: int, traces: int) -> float:
     """P(the fixed-m rule accepts) when each trace is safe with probability μ̂: an exact binomial tail."""
+    _check(share=mu, violating=max_violating, traces=traces)
     from scipy.stats import binom
 
     return float(binom.cdf(max_violating, traces, 1 - mu))
@@ -140,8 +149,7 @@ def state_divergence_bound(belief_divergence: float) -> float:
 
     Nothing is lost in numbers; the point is which divergence may stand in Theorem 2's premise under partial observability.
     """
-    if not belief_divergence >= 0:
-        raise UserError(f"a divergence is at least 0, got {belief_divergence}")
+    _check(divergence=belief_divergence)
     return belief_divergence
 
 
@@ -153,15 +161,23 @@ _NAMES = {
     "traces": "the number of traces m",
     "decisions": "the number of decisions",
     "sides": "the number of sides",
+    "violating": "the number of violating traces",
+    "share": "a probability",
+    "divergence": "a divergence",
 }
 
 
-def _check(**settings: Real) -> None:
-    for name, given in settings.items():
-        if not isinstance(given, numbers.Real | Decimal):
-            raise UserError(f"{_NAMES[name]} must be a number, got {one_line(given)}")
-        value = float(given) if isinstance(given, Decimal) else given
-        if name in ("epsilon", "delta", "safety_level"):
+def _check(**settings: int | float) -> None:
+    for name, value in settings.items():
+        if not isinstance(value, numbers.Real) or isinstance(value, bool | Fraction):
+            raise UserError(f"{_NAMES[name]} must be a number, got {one_line(value)}")
+        if name == "divergence":
+            if not value >= 0:
+                raise UserError(f"{_NAMES[name]} is at least 0, got {value}")
+        elif name == "share":
+            if not 0 <= value <= 1:
+                raise UserError(f"{_NAMES[name]} must lie between 0 and 1, got {value}")
+        elif name in ("epsilon", "delta", "safety_level"):
             if not 0 < value < 1:
                 raise UserError(f"{_NAMES[name]} must lie strictly between 0 and 1, got {value}")
             if value < SMALLEST:
@@ -169,5 +185,5 @@ def _check(**settings: Real) -> None:
         elif name == "sides":
             if value not in (1, 2):
                 raise UserError(f"{_NAMES[name]} must be 1 or 2, got {value}")
-        elif not 1 <= value <= LARGEST or value != int(value):
-            raise UserError(f"{_NAMES[name]} must be a whole number from 1 to {LARGEST}, got {value}")
+        elif not (least := int(name != "violating")) <= value <= LARGEST or value != int(value):
+            raise UserError(f"{_NAMES[name]} must be a whole number from {least} to {LARGEST}, got {value}")

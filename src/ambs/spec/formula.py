@@ -61,7 +61,7 @@ class Atoms:
 
     def index(self, name: str) -> int:
         """Position of `name` on the last axis of a label array."""
-        if name not in self.names:
+        if not isinstance(name, str) or name not in self.names:
             raise FormulaError(self.unknown(name))
         return self.names.index(name)
 
@@ -74,10 +74,11 @@ class Atoms:
 
     def encode(self, names: Iterable[str]) -> np.ndarray:
         """Label vector `[atoms]` in which exactly these names hold."""
-        if isinstance(names, str) or not isinstance(names, Iterable):
+        several = _several(names)
+        if several is None:
             raise UserError(f"labels are encoded from a set of names, got {names!r}")
         labels = np.zeros(len(self.names), dtype=bool)
-        for name in names:
+        for name in several:
             labels[self.index(name)] = True
         return labels
 
@@ -92,9 +93,17 @@ def vocabulary(names: Atoms | Iterable[str]) -> Atoms:
     """Atoms of these names, in this order; or as they are."""
     if isinstance(names, Atoms):
         return names
-    if isinstance(names, str) or not isinstance(names, Iterable):
+    several = _several(names)
+    if several is None:
         raise UserError(f"atoms must be a sequence of names, such as ('hazard', 'collision'), got {names!r}")
-    return Atoms(tuple(names))
+    return Atoms(several)
+
+
+def _several(names: Any) -> tuple[Any, ...] | None:
+    try:
+        return None if isinstance(names, str) else tuple(names)
+    except TypeError:
+        return None
 
 
 @dataclass(frozen=True)

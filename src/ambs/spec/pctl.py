@@ -14,6 +14,7 @@ import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from ambs.errors import UserError
@@ -267,7 +268,7 @@ def bounded_safety(psi: Formula, safety_level: float | Decimal, horizon: int) ->
         raise UserError(f"psi must be a formula, such as ambs.parse_formula('!hazard') gives, got {psi!r}")
     if isinstance(horizon, bool) or not isinstance(horizon, numbers.Integral):
         raise UserError(f"the horizon n must be a whole number, got {horizon!r}")
-    number = isinstance(safety_level, numbers.Real | Decimal) and not isinstance(safety_level, bool)
+    number = isinstance(safety_level, numbers.Real | Decimal) and not isinstance(safety_level, bool | Fraction)
     if not number or not math.isfinite(safety_level) or not 0 <= safety_level <= 1:
         raise UserError(f"the safety level Δ must be between 0 and 1, got {safety_level!r}")
     delta = Decimal(str(safety_level))

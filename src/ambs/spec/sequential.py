@@ -12,6 +12,7 @@ All comparisons are made once, in exact arithmetic, as integer counts of violati
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -109,7 +110,8 @@ def betting_test(
         raise UserError(f"the approximation error ε must lie in (0, Δ = {safety_level}], got {epsilon}")
     if not 0 <= reserve < error:
         raise UserError(f"the part of ε kept for the model must lie in [0, ε = {epsilon}), got {model_error}")
-    if chunk < 1 or cap < chunk or cap % chunk:
+    whole = all(isinstance(count, numbers.Integral) for count in (chunk, cap))
+    if not whole or chunk < 1 or cap < chunk or cap % chunk:
         raise UserError(f"the cap of traces must be a positive multiple of the chunk, got cap {cap} and chunk {chunk}")
     test = BettingTest(1 - level + reserve, 1 - level + error, failure, chunk, cap)
     guess = test.about_least_traces

@@ -19,7 +19,7 @@ from ambs.acting.act import Player, compiled_act, default_thresholds, initial_ac
 from ambs.acting.adapter import Interface, interface, survey
 from ambs.acting.foreign import ForeignPolicy
 from ambs.acting.rehearsal import check_given, check_meant, check_started
-from ambs.acting.worlds import Make, as_deployed, make_envs
+from ambs.acting.worlds import Make, as_deployed, make_envs, title
 from ambs.agent.update import Learned
 from ambs.config import Config
 from ambs.data import Experience
@@ -112,7 +112,7 @@ class Trainer(TrainState):
         if envs.can_save:
             envs.get_state()  # Whoever fails to be saved should not play for hours before that shows.
         if envs.unsaved:
-            raise UserError(f"{config.env} cannot be saved: {next(iter(envs.unsaved.values()))}")
+            raise UserError(f"{title(config.env)} cannot be saved: {next(iter(envs.unsaved.values()))}")
         self.foreign = None
         if self._given is not None:
             spaces = as_deployed(config, envs.single_observation_space), envs.single_action_space
@@ -146,7 +146,7 @@ class Trainer(TrainState):
     @property
     def caveat(self) -> str:
         """What somebody who starts this run should know of its environment, in a sentence; empty: nothing."""
-        return "" if self.envs.can_save else f"{self.config.env} cannot be saved: {NOT_SAVED}"
+        return "" if self.envs.can_save else f"{title(self.config.env)} cannot be saved: {NOT_SAVED}"
 
     @property
     def finished(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ambs.config.checks import MOST_PIXELS, whole
+from ambs.config.checks import MOST_PIXELS, is_among, whole
 from ambs.envs.mirror import Mirror
 from ambs.envs.safety_gym import lidar
 from ambs.envs.safety_gym.objects import Kind
@@ -199,5 +199,5 @@ def _rays(robot: str, looks: Looks, goal: Kind, kinds: tuple[Kind, ...]) -> Any:
 
 def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
     """Refuse, in a sentence, an option that is none of the choices."""
-    if value not in choices:
+    if not is_among(value, tuple(choices)):
         raise UserError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")

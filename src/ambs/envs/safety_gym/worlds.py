@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ambs.config.checks import whole
+from ambs.config.checks import is_among, whole
 from ambs.envs.safety_gym import lidar, sleeping
 from ambs.envs.safety_gym.layout import sample_goal, sample_layout
 from ambs.envs.safety_gym.objects import HAZARD, Kind, drawn
@@ -69,7 +69,7 @@ class Worlds:
         "stock" constraint's contact or moving vase. Without `accelerations` the accelerometer reads nonsense, and a frame is
         cheaper.
         """
-        if collision not in ("contact", "stock"):
+        if not is_among(collision, ("contact", "stock")):
             raise UserError(f'collision must be "contact" or "stock", got {collision!r}')
         for name, value in (("frame_skip", frame_skip), ("max_frames", max_frames), ("threads", threads), ("num", num)):
             whole(name, value, 1)

@@ -204,10 +204,10 @@
   if (!data.map && !data.pictures.length) document.querySelector(".stage").classList.add("alone");
   whatIf();
   drawTimeline();
-  // The first thing to look at: what the address asks for (#step=57), an override, a violation, or the riskiest step.
+  // The first thing to look at: what the address asks for (#step=57), an override (one that was looked into), a violation, or the riskiest step.
   const risky = data.futures.map((one) => one.step);
   const asked = () => { const found = /^#(?:step=)?(\d{1,7})$/.exec(location.hash); return found ? Number(found[1]) : null; };
-  show(asked() ?? overrides[0] ?? broken[0] ?? risky[0] ?? 0);
+  show(asked() ?? data.first ?? broken[0] ?? risky[0] ?? 0);
   window.addEventListener("hashchange", () => { if (asked() !== null) show(asked()); });
   window.inspector = { decide: (chosen) => rules.episode(data, stored, chosen) };
   document.documentElement.dataset.drawn = "yes";

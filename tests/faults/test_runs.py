@@ -20,7 +20,9 @@ from tests.faults.counts import FULL, count, report
 pytestmark = pytest.mark.process
 
 # What is compiled before the first checkpoint can take minutes where others compute too.
-PATIENCE = 900
+PATIENCE = count(300, 900)
+WHOLE = count(600, 7200)
+"""Seconds after which all jobs of a process must have ended."""
 INTERVAL, STEP = 400, 8
 """Frames between two checkpoints, and of one step of all environments, as tests/faults/host.py has them."""
 
@@ -32,7 +34,7 @@ def environment():
 def host(folder, *jobs):
     """Run jobs in a process of their own; {job: what it found}."""
     command = [sys.executable, "-m", "tests.faults", str(folder), *jobs]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment())
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=WHOLE)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {line.pop("job"): line for line in lines}

@@ -30,6 +30,6 @@ if behaviour in ("0", "wait"):
     named = {name: settings[name] for name in ("env", "method", "seed")}
     make_run(home, config=settings, state="finished" if behaviour == "0" else "running", **named)
 if behaviour == "wait":
-    time.sleep(600)
+    time.sleep(240)
 print("some words")
 sys.exit(int(behaviour))

@@ -10,7 +10,7 @@ import pytest
 
 from ambs.errors import UserError
 from ambs.sweep.attempt import Means
-from ambs.sweep.on_ray import OnRay, _running_here, on_ray
+from ambs.sweep.on_ray import OnRay, _running_here, connect, on_ray
 from ambs.sweep.plan import Needs
 from ambs.sweep.status import find, progress
 from tests.sweep.driven import FAKE, PATIENCE, ROOT, alive, driven, fake_jobs, family, until
@@ -87,6 +87,9 @@ def test_what_was_left_behind_is_not_joined(monkeypatch):
     """An address at which nobody answers any more; one at which somebody does."""
     monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: "127.0.0.1:1")
     assert _running_here() is None
+    for address in ("127.0.0.1:1", "127.0.0.1:99999"):  # At once: Ray itself would try for minutes.
+        with pytest.raises(UserError, match=f"there is no Ray at {address} "):
+            connect(ray, address)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: address)

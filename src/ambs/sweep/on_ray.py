@@ -3,6 +3,7 @@ goes on from the shared run folder."""
 
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -11,11 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from ambs.errors import UserError, extras, one_line
+from ambs.storage.files import reason
 from ambs.sweep.attempt import Attempt, Ended, Means
 from ambs.sweep.drive import PAUSE
 from ambs.sweep.plan import Job, Needs
 from ambs.training.signals import stopping
 
+HOST_PORT = re.compile(r"([^:/]+):(\d+)")
+"""An address at which one can knock; `auto`, and that of a client, Ray looks up by itself."""
 MANY = 1_000_000
 """Tasks that Ray may be given at once: it knows best when one has room."""
 LOOK = 5.0
@@ -145,6 +149,8 @@ def connect(ray: Any, address: str | None) -> None:
         _keep_to_loopback()
         ray.init(address="local", include_dashboard=False, **quiet)
         return
+    if (host_port := HOST_PORT.fullmatch(address)) and (why := _unreachable(host_port[1], int(host_port[2]))):
+        raise UserError(f"there is no Ray at {address} ({why})")  # Ray itself would try for minutes.
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -158,12 +164,21 @@ def _running_here() -> str | None:
     told = read_ray_address()
     if not told:
         return None
-    host, _, port = told.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=1).close()
-    except (OSError, ValueError):
-        return None  # Left behind by one that is dead.
-    return told
+    found = HOST_PORT.fullmatch(told)
+    # It may have been left behind by one that is dead.
+    return told if found and not _unreachable(found[1], int(found[2]), seconds=1.0) else None
+
+
+def _unreachable(host: str, port: int, seconds: float = 10.0) -> str:
+    """Why nobody answers there; empty where somebody does. Ray takes this machine's own name for its address in the network."""
+    why = ""
+    for name in (host, socket.gethostname()) if host in ("127.0.0.1", "localhost") else (host,):
+        try:
+            socket.create_connection((name, port), timeout=seconds).close()
+            return ""
+        except (OSError, OverflowError) as error:
+            why = why or (reason(error) if isinstance(error, OSError) else one_line(error))
+    return why
 
 
 def _keep_to_loopback() -> None:

@@ -102,7 +102,7 @@ def figures(found: Any) -> dict[str, Any]:
         {name: value.mean for name, value in side.items() if name != "episodes"} for side in found.sides.values()
     )
     return {
-        "return_kept": round(on["return"] / off["return"], 3),
+        "return_kept": round(on["return"] / off["return"], 3) if off["return"] > 0 else None,
         "violations_left": round(on["violations"] / max(off["violations"], 1e-9), 3) if off["violations"] else None,
         "override_rate": round(on["override_rate"], 4), "switches": round(on["switches"], 1),
         "off": {name: round(off[name], 3) for name in ("return", "violations")},

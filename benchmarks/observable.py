@@ -75,9 +75,9 @@ def main() -> None:
             "places": options.places,
         }
         print(json.dumps({**told, "network": figures(said[:, column], judged, steps)}), flush=True)
-        own = play(
-            with_horizon(agent, steps), episodes=options.judged, seed=options.seed, traces=64, batch=agents(agent)
-        )
+        if options.places:
+            continue
+        own = play(with_horizon(agent, steps), episodes=options.judged, seed=options.seed, traces=64, batch=ENVS)
         assert np.array_equal(own.violated, judged.violated), "the same worlds were played differently"
         seconds = round(time.perf_counter() - begun)
         print(json.dumps({**told, "imagination": figures(own.risk, judged, steps), "seconds": seconds}), flush=True)

@@ -118,15 +118,18 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in found.items()} | {"episodes": len(rows)}
 
 
-def ratios(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], draws: int = 10_000) -> dict[str, list[float]]:
-    """Overrides and violations over those of another shield in the same episodes: ratio of sums, and 95 % by bootstrap."""
+def ratios(
+    ours: list[dict[str, Any]], theirs: list[dict[str, Any]], draws: int = 10_000
+) -> dict[str, list[float | None]]:
+    """Overrides, violations and return over those of another shield in the same episodes, 95 % by bootstrap; None: over 0."""
     rng, found = np.random.default_rng(0), {}
     which = rng.integers(0, len(ours), (draws, len(ours)))
     for name in ("overrides", "violations", "return"):
         a, b = (np.array([row[name] for row in rows], float) for rows in (ours, theirs))
         many = a[which].sum(axis=1) / nonzero(b[which].sum(axis=1))
         low, high = np.quantile(many, [0.025, 0.975])
-        found[name] = [round(float(value), 3) for value in (a.sum() / nonzero(b.sum()), low, high)]
+        three = (float(value) for value in (a.sum() / nonzero(b.sum()), low, high))
+        found[name] = [round(value, 3) if abs(value) < 1e6 else None for value in three]
     return found
 
 

@@ -1,6 +1,6 @@
 """Draw docs/shields.png of what `benchmarks/shields.py` printed: violations against overrides, a mark for each agent and kind.
 
-python tools/shields_picture.py results/shields/point-world-3-steps.jsonl results/shields/point-world-8-steps.jsonl
+python tools/shields_picture.py results/shields/point-{world-3-steps,world-8-steps,goal-sensors,goal-pixels}.jsonl
 """
 
 import argparse
@@ -29,8 +29,11 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "shields.png")
     options = parser.parse_args()
-    figure, panels = plt.subplots(1, len(options.files), figsize=(4.6 * len(options.files), 3.6), squeeze=False)
-    for axes, file in zip(panels[0], options.files, strict=True):
+    lines = -(-len(options.files) // 2)
+    figure, panels = plt.subplots(lines, 2, figsize=(9.2, 3.6 * lines), squeeze=False)
+    for axes in panels.flat[len(options.files) :]:
+        axes.set_visible(False)
+    for axes, file in zip(panels.flat, options.files, strict=False):
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         panel(axes, [row for row in rows if "against" not in row])
         axes.set_title(file.stem.replace("-", " "), fontsize=10)

@@ -4,6 +4,8 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,15 @@ def test_what_was_left_behind_is_not_joined(monkeypatch):
         address = f"127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: address)
         assert _running_here() == address
+
+
+def test_a_token_is_shown_to_a_ray_that_is_joined(tmp_path):
+    """`ray start` asks for the one in the home folder; Ray itself brings none to an address that is named."""
+    pytest.importorskip("ray._private.authentication", reason="this Ray knows no tokens")
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("a" * 64)
+    code = "import os; from ambs.sweep.on_ray import _bring_token as bring; bring(); print(os.environ['RAY_AUTH_MODE'])"
+    there = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    home = there | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], env=home, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == "token\n", done.stderr

@@ -151,10 +151,21 @@ def connect(ray: Any, address: str | None) -> None:
         return
     if (host_port := HOST_PORT.fullmatch(address)) and (why := _unreachable(host_port[1], int(host_port[2]))):
         raise UserError(f"there is no Ray at {address} ({why})")  # Ray itself would try for minutes.
+    _bring_token()
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(f"there is no Ray at {address} ({one_line(error)})") from None
+
+
+def _bring_token() -> None:
+    """Show a Ray that is joined this user's token, if there is one: with one in the home folder (which a Ray that is started by a
+    program leaves there) `ray start` asks for it, and an address that is named is otherwise knocked at without."""
+    with suppress(ImportError):  # Ray had no tokens before.
+        from ray._private.authentication import authentication_token_setup as tokens
+
+        logging.getLogger(tokens.__name__).setLevel(logging.ERROR)
+        tokens.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def _running_here() -> str | None:

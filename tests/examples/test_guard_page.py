@@ -83,7 +83,7 @@ def run_page():
 
 @pytest.mark.learns
 @pytest.mark.process
-@pytest.mark.filterwarnings("ignore:given cannot be saved")
+@pytest.mark.filterwarnings("ignore:the environment cannot be saved")
 def test_the_page_and_the_scripts_run_line_by_line(place, capsys):
     for name, module in as_ppo().items():
         place.setitem(sys.modules, name, module)

@@ -6,12 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from ambs.errors import UserError
-from ambs.sweep.attempt import Means
+from ambs.sweep.attempt import Ended, Means
 from ambs.sweep.on_ray import OnRay, _running_here, connect, on_ray
 from ambs.sweep.plan import Needs
 from ambs.sweep.status import find, progress
@@ -78,6 +79,23 @@ def test_lost_workers_are_replaced_and_a_stop_saves(engine, tmp_path):
         outcome = found.result(PATIENCE)
     assert sorted(outcome.stopped) == ["copt-s0", "copt-s1"]
     assert [(job.home / "output.txt").read_text().count("asked to stop") for job in todo] == [2, 2]
+
+
+def test_an_interruption_that_is_lost_is_repeated(tmp_path):
+    """As it is where a task is interrupted whose worker has only just been replaced: the first one reaches nobody."""
+    (job,), interrupted = fake_jobs(tmp_path, 1), []
+
+    class Forgetful:
+        exceptions = ray.exceptions
+        cancel = staticmethod(lambda ref, recursive: interrupted.append(ref))
+        wait = staticmethod(lambda refs, **_: (refs, []) if len(interrupted) > 1 else ([], refs))
+        get = staticmethod(lambda ref: Ended("stopped", f"{ref} has saved"))
+
+    engine = object.__new__(OnRay)
+    engine._ray, engine._under_way, engine._looked = Forgetful, {"a task": job}, time.monotonic()
+    assert engine.stop() == [(job, Ended("stopped", "a task has saved"))]
+    assert interrupted == ["a task"] * 2
+    assert engine.stop() == []
 
 
 def test_a_run_that_no_machine_can_hold_is_refused_at_once(engine):

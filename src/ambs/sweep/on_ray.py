@@ -24,6 +24,8 @@ MANY = 1_000_000
 """Tasks that Ray may be given at once: it knows best when one has room."""
 LOOK = 5.0
 """Seconds between two looks at whether Ray is still there."""
+INSIST = 10.0
+"""Seconds after which a task that was interrupted, and has not ended, is interrupted again."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -115,15 +117,17 @@ class OnRay:
 
     def stop(self) -> list[tuple[Job, Ended]]:
         """Interrupt all tasks, and wait until their runs have saved."""
-        for ref in self._under_way:
-            with suppress(Exception):
-                self._ray.cancel(ref, recursive=False)
-        found = []
-        for ref, job in self._under_way.items():
-            try:
-                found.append((job, self._told(ref)))
-            except Exception as error:
-                found.append((job, Ended("stopped", one_line(error))))
+        found, rest = [], list(self._under_way)
+        try:
+            while rest and not self._is_dead():
+                for ref in rest:  # Once more, for an interruption is lost where Ray has only just replaced a worker.
+                    with suppress(Exception):
+                        self._ray.cancel(ref, recursive=False)
+                done, rest = self._ray.wait(rest, num_returns=len(rest), timeout=INSIST, fetch_local=False)
+                found += [(self._under_way.pop(ref), self._told(ref)) for ref in done]
+        except _gone(self._ray):
+            pass
+        found += [(job, Ended("stopped", "Ray has gone away")) for job in self._under_way.values()]
         self._under_way = {}
         return found
 
@@ -135,8 +139,15 @@ def advance(job: Job, means: Means) -> Ended:
         attempt = Attempt(job, means)
         while (ended := attempt.poll()) is None:
             if asked.wait(PAUSE) or os.getppid() != raylet:
-                return attempt.stop()
+                return _stopped(attempt)
         return ended
+
+
+def _stopped(attempt: Attempt) -> Ended:
+    """How a run ends that is asked to; whoever interrupts once more waits all the same."""
+    while True:
+        with suppress(KeyboardInterrupt):
+            return attempt.stop()
 
 
 def connect(ray: Any, address: str | None) -> None:

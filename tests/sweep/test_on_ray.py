@@ -30,8 +30,14 @@ def engine():
         patch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setattr("ambs.sweep.on_ray._running_here", lambda: None)
-        with on_ray(Needs(), Means("cpu", program=FAKE), None) as engine:
-            yield engine
+        # As a job in the background starts it, whose children ignore what Ctrl-C sends; Ray interrupts tasks by just that.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            with on_ray(Needs(), Means("cpu", program=FAKE), None) as engine:
+                signal.signal(signal.SIGINT, before)
+                yield engine
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def test_it_listens_on_this_machine_alone(engine):
@@ -82,7 +88,7 @@ def test_lost_workers_are_replaced_and_a_stop_saves(engine, tmp_path):
 
 
 def test_an_interruption_that_is_lost_is_repeated(tmp_path):
-    """As it is where a task is interrupted whose worker has only just been replaced: the first one reaches nobody."""
+    """Ray promises no more than to try: here the first one reaches nobody."""
     (job,), interrupted = fake_jobs(tmp_path, 1), []
 
     class Forgetful:

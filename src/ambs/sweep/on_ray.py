@@ -4,6 +4,7 @@ goes on from the shared run folder."""
 import logging
 import os
 import re
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -120,7 +121,7 @@ class OnRay:
         found, rest = [], list(self._under_way)
         try:
             while rest and not self._is_dead():
-                for ref in rest:  # Once more, for an interruption is lost where Ray has only just replaced a worker.
+                for ref in rest:  # More than once: Ray promises no more than to try.
                     with suppress(Exception):
                         self._ray.cancel(ref, recursive=False)
                 done, rest = self._ray.wait(rest, num_returns=len(rest), timeout=INSIST, fetch_local=False)
@@ -135,6 +136,9 @@ class OnRay:
 def advance(job: Job, means: Means) -> Ended:
     """The task: one run, started or resumed. It saves first where the worker is asked to end, or has lost its node's raylet."""
     raylet = os.getppid()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As in all that a background job has started. It is Ray's way of interrupting a task, and would reach nobody.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with stopping() as asked:
         attempt = Attempt(job, means)
         while (ended := attempt.poll()) is None:

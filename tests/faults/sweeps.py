@@ -14,7 +14,7 @@ from ambs.training.signals import stopping
 from tests.faults.counts import FULL
 
 MEANS = Means("cpu", program=(sys.executable, "-m", "tests.reproduce.host"))
-FRAMES, METHOD = (6000, "copt") if FULL else (2400, "dreamer")
+FRAMES, METHOD = (6000, "copt") if FULL else (9600, "dreamer")
 CHANGES = {
     "env": "ambs/Grid-v0",
     "agent": {"imagination": 2, "imagine_from": 8},
@@ -22,7 +22,7 @@ CHANGES = {
     "training": {
         # Short runs learn nothing, so that next to nothing need be compiled.
         "frames": FRAMES, "envs": 8, "action_repeat": 1, "prefill": 400 if FULL else FRAMES, "batch": 2, "length": 6,
-        "train_ratio": 0.6, "updates_per_call": 2, "log_every": 200, "checkpoint_every": 200, "capacity": 4000,
+        "train_ratio": 0.6, "updates_per_call": 2, "log_every": 200, "checkpoint_every": 200 if FULL else 800, "capacity": 4000,
     },
     "calibration": {"every": 0},
 }  # fmt: skip

@@ -102,8 +102,9 @@ def test_a_sweep_survives_its_parts(tmp_path):
     told = ", ".join(f"{number} of a {kind}" for kind, number in sorted(done.items()))
     told = f"{done.total()} ({told}) in {starts} starts of {runs} runs, {resumed} times resumed: each finished once, 0 differing"
     report("kill -9 in a sweep on Ray", told)
-    assert done.total() == len(kinds) or not FULL
-    assert resumed > 0
+    assert done.total() > 0
+    # Short runs may be over before whoever was to be hit is.
+    assert (done.total() == len(kinds) and resumed > 0) or not FULL
 
 
 def played(todo):

@@ -35,7 +35,7 @@ from ambs.nn.precision import cast, compute_dtype
 from ambs.shield.shield import select
 from ambs.spec.risk import violates
 from ambs.training.calibrate import memorised, predict, quality, stays_safe, within_one_episode
-from ambs.training.learn import mirrored
+from ambs.training.learn import mirrored, updates_per_call
 from ambs.training.replay import Replay, choose_place
 from ambs.world_model.loss import world_model_loss
 from ambs.world_model.model import WorldModel
@@ -102,8 +102,8 @@ def drive(config: Config, options: argparse.Namespace) -> Any:
         row = plain.rows(raw, action, infos, (terminated, truncated), config)
     envs.close()
     data = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-    play = data._asdict() | {f"observation.{name}": part for name, part in data.observation.items()}
-    del play["observation"]
+    play = {name: part for name, part in data._asdict().items() if name != "observation" and part is not None}
+    play |= {f"observation.{name}": part for name, part in data.observation.items()}
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         np.savez(file.with_name("partial.npz"), **play)
@@ -150,7 +150,7 @@ def shown(config: Config, play: dict[str, np.ndarray]) -> tuple[Any, Replay, Any
     observation = {name: play[f"observation.{name}"] for name, wanted in parts.items() if wanted}
     if "image" in observation:
         observation["image"] = observation["image"][..., : seen.channels]
-    fields = {name: play[name] for name in Experience._fields if name != "observation"}
+    fields = {name: play[name] for name in Experience._fields if name in play}
     rows = Experience(observation=observation, **fields)
     first = jax.tree.map(lambda leaf: leaf[0], rows)
     count = rows.reward.shape[0]
@@ -181,10 +181,15 @@ def train(config: Config, plain: Any, replay: Replay, mirror: Any, options: argp
             changes, opt = tx.update(grads, opt)
             return (eqx.apply_updates(arrays, changes), opt, key), None
 
+        if batches.reward.shape[0] == 1:  # As in training: a loop makes convolutions slow on a CPU.
+            return one(carry, jax.tree.map(lambda leaf: leaf[0], batches))[0]
         return jax.lax.scan(one, carry, batches)[0]
 
     carry = (arrays, tx.init(eqx.filter(model, eqx.is_inexact_array)), jax.random.key(config.seed + 1))
-    rng, at_once = np.random.default_rng(config.seed + 2), 10
+    rng, at_once = (
+        np.random.default_rng(config.seed + 2),
+        updates_per_call(config, images=plain.spec.observation.image > 0),
+    )
     for done in range(at_once, options.updates + 1, at_once):
         shape = (at_once, training.batch)
         first = rng.integers(0, replay.count - training.length, shape)

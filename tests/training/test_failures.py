@@ -22,7 +22,7 @@ from ambs.storage import checkpoint
 from ambs.storage.run_folder import RunFolder
 from ambs.training import checkpoints, session
 from ambs.training.resume import _check_progress
-from ambs.training.session import Session
+from ambs.training.session import Session, run_to_the_end
 from ambs.training.signals import stopping
 from ambs.training.trainer import Trainer
 
@@ -31,6 +31,8 @@ CONFIG = resolve("quickstart", changes={"training": {"frames": 1000, "checkpoint
 
 class Dummy(Trainer):
     """Plays 100 frames a turn and learns nothing."""
+
+    caveat = ""
 
     def __init__(self, trouble=lambda frames: None):
         self.config = getattr(type(self), "config", CONFIG)
@@ -197,6 +199,15 @@ def test_the_first_signal_saves_and_the_second_does_not_wait(begin):
         assert stop.is_set()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGHUP)
+
+
+def test_from_python_nobody_goes_on_with_half_a_run(begin):
+    run = begin(trouble=lambda frames: frames == 300 and run.stop.set())
+    with pytest.raises(
+        KeyboardInterrupt, match=r"stopped after 300 of 1000 frames, which are saved: ambs resume .* goes on"
+    ):
+        run_to_the_end(run)
+    assert checkpoint.load(run.folder.checkpoints).step == 300
 
 
 def test_handlers_from_elsewhere_are_left_alone(monkeypatch):

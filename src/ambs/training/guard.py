@@ -10,7 +10,7 @@ from ambs.config.checks import folder
 from ambs.config.resolve import changed, resolve
 from ambs.errors import UserError
 from ambs.training.observers import Row, shown_to
-from ambs.training.session import start
+from ambs.training.session import run_to_the_end, start
 from ambs.training.signals import stopping
 
 
@@ -32,7 +32,8 @@ def train_shield(
     `policy` has `predict` as Stable-Baselines3's have, or is a function of an observation. It proposes at every step, and its own
     parameters are not touched; world model, label heads, critics, backup policy and a clone of it, which acts in imagination,
     are learned from `frames` steps. `spec` is the property to keep, such as "P>=0.9 [ G<=20 !hazard ]", counted in the policy's
-    own steps. `changes` are groups of settings by name, as `training={"envs": 8}`.
+    own steps. `changes` are groups of settings by name, as `training={"envs": 8}`. Ctrl-C saves first, and ends in a
+    KeyboardInterrupt.
     """
     if policy is None:
         raise UserError("train_shield needs the policy that is to be guarded (policy=…)")
@@ -54,7 +55,4 @@ def train_shield(
             policy=policy,
             make=None if isinstance(make, str) else make,
         )
-        if session.trainer.caveat:
-            warnings.warn(session.trainer.caveat, stacklevel=2)
-        session.run()
-    return session.folder.path
+        return run_to_the_end(session)

@@ -240,17 +240,27 @@ def _correct_status(run: Path, **notes: str) -> None:
 
 
 def train(config: Config, out: Path | str = "runs", *, on_metrics: Callable[[Row], None] | None = None) -> Path:
-    """Train and return the run folder; SIGINT and SIGTERM write a checkpoint first."""
+    """Train and return the run folder. SIGINT and SIGTERM save first, and end in a KeyboardInterrupt."""
     if not isinstance(config, Config):
         raise UserError(f"train takes settings, such as ambs.resolve('quickstart') gives, not {config!r}")
     place, observers = folder("out", out), [] if on_metrics is None else [shown_to(on_metrics)]
     config.refuse_futile()
     with stopping() as stop:
-        session = start(config, place, observers=observers, stop=stop)
-        if session.trainer.caveat:
-            warnings.warn(session.trainer.caveat, stacklevel=2)
-        session.run()
-    return session.folder.path
+        return run_to_the_end(start(config, place, observers=observers, stop=stop))
 
 
-__all__ = ["Diverged", "Session", "reopen", "start", "stopping", "train"]
+def run_to_the_end(session: Session) -> Path:
+    """Train and return the run folder. A run that was told to stop is saved, and whoever waits for it is interrupted: nobody
+    shall go on with what is half learned as if it were whole."""
+    trainer, path = session.trainer, session.folder.path
+    if trainer.caveat:
+        warnings.warn(trainer.caveat, stacklevel=3)
+    if session.run() == INTERRUPTED:
+        frames, wanted = trainer.accounts.frames, trainer.config.training.frames
+        raise KeyboardInterrupt(
+            f"stopped after {frames} of {wanted} frames, which are saved: ambs resume {path} goes on"
+        )
+    return path
+
+
+__all__ = ["Diverged", "Session", "reopen", "run_to_the_end", "start", "stopping", "train"]

@@ -120,6 +120,22 @@ def test_latest_rows_in_a_hole_leave_the_others():
     assert set(again.draw(np.random.default_rng(0), (500,), 3, latest=3)[0].tolist()) == {6, 7, 8, 9}
 
 
+def test_a_ring_that_is_not_stored_goes_on_from_its_newest_row():
+    replay = filled(15)
+    replay.stored = False
+    pieces, tail = replay.pieces()
+    assert not pieces
+    np.testing.assert_array_equal(tail["reward"], row(14).reward[None])
+    again = Replay(row(0), ENVS * 10, stored=False)
+    again.load(15, pieces, tail)
+    assert again.count == 15
+    assert not again.can_draw(2)
+    again.add(row(15))
+    again.add(row(16))
+    assert set(again.draw(np.random.default_rng(0), (100,), 2)[0].tolist()) == {14, 15}
+    assert not again.can_draw(4)
+
+
 def test_rows_that_are_missing_must_be_known_to_be_lost():
     _pieces, tail = filled(25).pieces()
     with pytest.raises(UserError, match="stored replay rows are missing: rows-000000000010"):

@@ -74,7 +74,7 @@ class Member(Trainer):
     def _ring(self, row: Experience) -> Replay:
         training, crew = self.config.training, self.crew
         crew.place = crew.place or choose_place(training.replay, row, training.capacity * crew.size)
-        return Replay(row, training.capacity, crew.place, runs=crew.size)
+        return Replay(row, training.capacity, crew.place, runs=crew.size, stored=training.store_replay)
 
     def join(self, together: Together, index: int) -> None:
         """From now on what is on the device is held with the others', under this number."""

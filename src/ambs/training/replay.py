@@ -46,10 +46,17 @@ class Replay:
     """The ring. `count` rows have been added per environment since the start; the last `slots` of them are kept."""
 
     def __init__(
-        self, example: Experience, capacity: int, place: Literal["host", "device"] = "host", *, runs: int = 1
+        self,
+        example: Experience,
+        capacity: int,
+        place: Literal["host", "device"] = "host",
+        *,
+        runs: int = 1,
+        stored: bool = True,
     ) -> None:
         """`example`: one row `[envs, …]` as NumPy arrays; `capacity`: steps of all environments together; `runs`: how many runs
-        keep such a ring in the same place."""
+        keep such a ring in the same place; `stored`: whether checkpoints hold it, or its newest row alone."""
+        self.stored = stored
         self.envs = example.reward.shape[0]
         self.slots = capacity // self.envs
         self.place = place
@@ -197,6 +204,8 @@ class Replay:
 
     def pieces(self) -> tuple[Mapping[str, Callable[[], dict[str, np.ndarray]]], dict[str, np.ndarray]]:
         """What a checkpoint stores: full pieces, which never change, by name; and the rows after the last of them."""
+        if not self.stored:
+            return {}, self._rows(max(0, self.count - 1), self.count)
         made = {
             _name(start): functools.partial(self._rows, start, start + self.chunk)
             for start in self._full(self.count)
@@ -223,6 +232,7 @@ class Replay:
     ) -> None:
         """Fill the ring from what `pieces` returned, save the pieces called `lost`, which are no longer there."""
         ring, gone = jax.tree.map(np.array, self.data), set(lost)
+        gone |= set() if self.stored else {_name(start) for start in self._full(count)}
         for start in self._full(count):
             if (name := _name(start)) in pieces:
                 self._store(ring, start, pieces[name](), count)
@@ -234,6 +244,8 @@ class Replay:
         self.count, self._seen, self._none_before = count, {}, {}
         self._count_alike()
         self.holes = [(start, start + self.chunk) for start in self._full(count) if _name(start) in gone]
+        if not self.stored and count:
+            self.holes = [(count - self.kept, count - 1)]
 
     def _count_alike(self) -> None:
         rows = np.arange(self.count - self.kept, self.count)

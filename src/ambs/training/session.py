@@ -207,6 +207,11 @@ def reopen(
 def _without(found: checkpoint.Checkpoint, trainer: Trainer) -> tuple[str, ...]:
     """Sentences about what is damaged and left behind."""
     passed = [f"{sentence}; going on from the one before" for sentence in found.skipped]
+    if not trainer.replay.stored:
+        passed.append(
+            f"checkpoint {found.path.name} holds no replay buffer (training.store_replay); learning goes on as soon as "
+            "there is enough to learn from"
+        )
     if found.lost:
         held = sum(
             stop - max(start, trainer.replay.count - trainer.replay.kept) for start, stop in trainer.replay.holes

@@ -135,7 +135,8 @@ class Trainer(TrainState):
     def _ring(self, row: Experience) -> Replay:
         """The replay buffer, for rows like this one."""
         training = self.config.training
-        return Replay(row, training.capacity, choose_place(training.replay, row, training.capacity))
+        place = choose_place(training.replay, row, training.capacity)
+        return Replay(row, training.capacity, place, stored=training.store_replay)
 
     @property
     def player(self) -> Player:

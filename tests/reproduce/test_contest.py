@@ -51,5 +51,7 @@ def test_tables_by_hand(contest, tmp_path):
     assert same[2:] == [
         f"| {name} | 80 | 2 | 24.5 | 0.4 |" for name in ("a-s0", "a-s1", "b-s0", "mean: x=1", "mean: x=2")
     ]
-    assert judged[2] == "| a-s0 | – | – | – | – | – | – | – |"
+    assert judged[2] == "| a-s0 | – | –, –, – | – | – / – | – | – | – |"
     assert judged[4] == "| b-s0 | 0.8 [0.7, 0.9] | 0.5, 0.25, – | 0.03 | 6.5 / 8.25 | 0.75 | 0.9 | 0.1 |"
+    assert judged[5] == "| mean: x=1 | – | –, –, – | – | – / – | – | – | – |"
+    assert judged[6] == judged[4].replace("b-s0", "mean: x=2").replace(" [0.7, 0.9]", "")

@@ -5,8 +5,8 @@
 Every run is trained at the same time (on a GPU with XLA_PYTHON_CLIENT_PREALLOCATE=false, so that they share it) and asked to save
 after `--train` seconds. Then `ambs foresight` and `ambs eval --shield paired` judge each in the worlds of `--worlds`, all at the
 same time, for `--judge` seconds at most; 0 leaves that out. Judged is the newest checkpoint, or with `--at` the one at so many
-frames. With `--early` the first run of each setting is judged as soon as it has a checkpoint from there on, too, while training goes
-on; that also compiles what the judges at the end will ask for, and they have no time to lose. Prints tables in Markdown:
+frames. With `--early` the first run of each setting is judged as soon as it has a checkpoint from there on, too, while training
+goes on; that also compiles what the judges at the end will ask for, and they have no time to lose. Prints tables in Markdown:
 violations and return as training went on; all runs at the largest number of frames that all have reached, with means over seeds;
 and what the judges found. The same command goes on with runs that were stopped. `--keep` copies what the runs have to show,
 thinned, from time to time while they are trained: whatever ends the machine, so much is left.

@@ -15,8 +15,8 @@ from ambs.storage.run_folder import RunFolder
 from ambs.sweep import drive
 from ambs.sweep.attempt import Attempt, Ended, Means
 from ambs.sweep.drive import run_all
-from ambs.sweep.local import Local, side_by_side
-from ambs.sweep.plan import Needs
+from ambs.sweep.local import Local, fleet_size, side_by_side
+from ambs.sweep.plan import Needs, as_fleets
 from ambs.sweep.status import find
 from tests.report.synthetic import make_run
 from tests.sweep.driven import FAKE, ROOT, fake_jobs, until
@@ -127,6 +127,55 @@ def test_a_job_goes_on_with_what_is_there(jobs, monkeypatch):
     assert find(longer).state == "broken"
 
 
+def test_seeds_of_one_setting_make_a_fleet(jobs):
+    """Together where the first of them was, so many at most; not with other settings, nor what only a run by itself can do, nor
+    where the folder does not tell the seed."""
+    first, other, third, last = jobs
+    other = dataclasses.replace(other, settings=other.settings | {"method": "lag"})
+    assert [one.name for one in as_fleets([first, other, third, last], 2)] == ["copt-s0,2", "copt-s1", "copt-s3"]
+    (fleet,) = as_fleets(jobs, 5)
+    assert (fleet.name, fleet.members) == ("copt-s0,1,2,3", tuple(jobs))
+    assert fleet.pattern == str(first.home.parent / "copt-s{seed}")
+    odd = dataclasses.replace(last, home=last.home.with_name("last"))
+    shared = [
+        dataclasses.replace(one, settings=one.settings | {"training": one.settings["training"] | {"devices": 2}})
+        for one in (first, third)
+    ]
+    for alone in ([*jobs[:1], odd], shared):
+        assert as_fleets(alone, 5) == alone
+    assert as_fleets(jobs, 1) == jobs
+
+
+@pytest.mark.process
+def test_a_fleet_is_one_process_and_goes_on_with_what_is_there(jobs, tmp_path, monkeypatch):
+    """Begun together in the folder of each; stopped together; what broke off is resumed after the others have begun. One that is
+    there with other settings is named, and the others do without it."""
+    monkeypatch.setenv("AMBS_FAKE", "wait")
+    stop = threading.Event()
+    fleet = as_fleets(jobs[:2], 5)
+
+    def look(names):
+        if all(list(one.home.glob("*/config.json")) for one in jobs[:2]):
+            stop.set()
+
+    outcome = drive_all(fleet, stop=stop, look=look)
+    assert (outcome.stopped, outcome.failed) == (["copt-s0,1"], {})
+    runs = [find(one).path for one in jobs[:2]]
+    for run, seed in zip(runs, (0, 1), strict=True):
+        assert RunFolder.open(run).config["seed"] == seed
+        (run / "checkpoints" / "000000000100").mkdir(parents=True)
+        (run / "checkpoints" / "000000000100" / "manifest.json").write_text("{}")
+    assert not (jobs[1].home / "output.txt").exists()  # One process, one log.
+    make_run(jobs[3].home, env="PointWorld", config=jobs[3].settings | {"obs": "both"})
+    monkeypatch.setenv("AMBS_FAKE", "0")
+    outcome = drive_all(as_fleets(jobs, 5))
+    assert list(outcome.failed) == ["copt-s0,1,2,3"]
+    assert 'obs="both"' in outcome.failed["copt-s0,1,2,3"]
+    assert [find(one).state for one in jobs[:3]] == ["finished"] * 3
+    assert [find(one).path for one in jobs[:2]] == runs
+    assert drive_all(as_fleets(jobs[:3], 5)).finished == ["copt-s0,1,2"]
+
+
 def test_who_is_saving_already_is_not_told_again(monkeypatch):
     told = []
     monkeypatch.setattr(os, "kill", lambda *given: told.append(given))
@@ -169,5 +218,11 @@ def test_how_many_fit(monkeypatch):
     assert side_by_side(None, Needs(), "auto") == 1
     assert side_by_side(None, Needs(gpus=0.25), "auto") == 4
     assert side_by_side(3, Needs(), "auto") == 3
+    assert [fleet_size(None, told, Needs(gpus=gpus), "auto") for told, gpus in ((None, None), (2, None), (1, 0.5))] == [
+        5,
+        1,
+        1,
+    ]
+    assert [fleet_size(told, None, Needs(), "cpu") for told in (None, 3)] == [1, 3]
     share = Local(Means("gpu"), 4)._means.environment()
     assert share["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.225"

@@ -44,6 +44,9 @@ class Reproduce:
     """Folder of the grid, <task>/<method>-s<seed>/ below it; None: runs/reproduce-<scale>. Results kept of runs may lie in it."""
     parallel: int = 1
     """Runs side by side; on a GPU they share its memory evenly, unless XLA_PYTHON_CLIENT_MEM_FRACTION is set."""
+    fleet: int | None = None
+    """Seeds of a cell that are trained in one process, as by ambs train --seeds; None: 5 on a GPU that a run has for itself, else
+    1."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
     dry_run: bool = False
@@ -59,6 +62,7 @@ class Reproduce:
 
         from ambs.cli.sweeping import close, engine_meant, list_runs, run_sweep
         from ambs.config.checks import whole
+        from ambs.config.seeds import MOST as FLEET
         from ambs.reproduce.grid import COMPARISONS, SCALES, cells, job, panels
         from ambs.reproduce.render import render
         from ambs.reproduce.status import find_run
@@ -66,6 +70,8 @@ class Reproduce:
         from ambs.sweep.plan import Sweep
 
         whole("--parallel", self.parallel, 1)
+        if self.fleet is not None:
+            whole("--fleet", self.fleet, 1, FLEET)
         for name in ("methods", "tasks"):
             if getattr(self, name) == ():
                 raise UserError(f"--{name} names none: name at least one, or leave it out for all")
@@ -85,7 +91,10 @@ class Reproduce:
         import_module("ambs.report.plots")  # What is missing is said at once, not after days of training.
         sweep = Sweep(comparison.name, out, tuple(jobs.values()), says=comparison.says)
         todo = [jobs[one.cell] for one in found if one.state != "finished"]
-        outcome = run_sweep(console, sweep, todo, on, Means(self.device), self.parallel, self.address)
+        means = Means(self.device)
+        outcome = run_sweep(
+            console, sweep, todo, on, means, parallel=self.parallel, fleet=self.fleet, address=self.address
+        )
         found = [find_run(cell, one) for cell, one in jobs.items()]
         for path in render(comparison, found, out):
             console.print(f"Wrote {path}", soft_wrap=True)

@@ -43,7 +43,7 @@ class Train:
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
     out: Path = Path("runs")
-    """Folder in which the run folder is made."""
+    """Folder in which the run folder is made; with --seeds, {seed} in it stands for the seed."""
     dry_run: bool = False
     """Check the settings, with an environment that starts an episode and the policy, made and thrown away, print them as JSON,
     train nothing."""

@@ -44,6 +44,9 @@ class Sweep:
     """Folder of the sweep; None: the file's own, or runs/reproduce-<scale>."""
     parallel: int | None = None
     """Without Ray, runs side by side; None: as many as there are processors for, on a GPU as many as share it."""
+    fleet: int | None = None
+    """Seeds of one setting that are trained in one process, as by ambs train --seeds; None: 5 on a GPU that a run has for itself,
+    else 1."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
     env: str | None = None
@@ -56,10 +59,13 @@ class Sweep:
         from rich.console import Console
 
         from ambs.config.checks import whole
+        from ambs.config.seeds import MOST as FLEET
 
         console = Console(highlight=False)
         if self.parallel is not None:
             whole("--parallel", self.parallel, 1)
+        if self.fleet is not None:
+            whole("--fleet", self.fleet, 1, FLEET)
         if self.what == "status":
             return self._status(console)
         if self.of is not None:
@@ -83,7 +89,9 @@ class Sweep:
             return 0
         todo = [job for job, one in found if one.state != "finished" or one.others]
         means = Means("cpu" if sweep.needs.gpus == 0 else self.device)  # A run that needs none is not to take one.
-        outcome = run_sweep(console, sweep, todo, on, means, self.parallel, self.address)
+        outcome = run_sweep(
+            console, sweep, todo, on, means, parallel=self.parallel, fleet=self.fleet, address=self.address
+        )
         code = close(console, [find(job) for job in sweep.jobs], outcome)
         console.print(f"See what it shows:  ambs report {sweep.out}", soft_wrap=True)
         return code
@@ -97,6 +105,7 @@ class Sweep:
             scale=self.scale,
             out=self.out,
             parallel=1 if self.parallel is None else self.parallel,
+            fleet=self.fleet,
             device=self.device,
             dry_run=self.dry_run,
             on=engine_meant(self.on, self.address),

@@ -66,20 +66,35 @@ def _there(job: Job, one: Found) -> str:
 
 
 def run_sweep(
-    console: Console, sweep: Sweep, todo: list[Job], on: On, means: Means, parallel: int | None, address: str | None
+    console: Console,
+    sweep: Sweep,
+    todo: list[Job],
+    on: On,
+    means: Means,
+    *,
+    parallel: int | None,
+    fleet: int | None,
+    address: str | None,
 ) -> Outcome:
-    """Run what is to be done under a live table, and keep `sweep.jsonl`."""
+    """Run what is to be done under a live table, and keep `sweep.jsonl`. `fleet`: seeds of a setting in one process."""
     from rich.live import Live
 
     from ambs.sweep.drive import run_all
     from ambs.sweep.ledger import write_ledger
+    from ambs.sweep.local import fleet_size
+    from ambs.sweep.plan import as_fleets
     from ambs.sweep.status import find
     from ambs.training.signals import stopping
 
+    # On Ray every run may have a GPU of its own.
+    todo = as_fleets(todo, fleet_size(fleet if on == "local" else fleet or 1, parallel, sweep.needs, means.device))
     write_ledger(sweep, [(job, find(job)) for job in sweep.jobs], {})
     live = Live(console=console, auto_refresh=False, transient=True)
     with _engine(sweep, on, means, parallel, address) as engine, stopping() as stop, live:
         outcome = run_all(todo, engine, stop, _Watch(console, live, todo))
+    for job in todo:
+        if job.crew and (why := outcome.failed.pop(job.name, None)):
+            outcome.failed |= {one.name: why for one in job.crew if find(one).state != "finished"}
     write_ledger(sweep, [(job, find(job)) for job in sweep.jobs], outcome.failed)
     return outcome
 

@@ -221,9 +221,11 @@ def watch(begin: Any, say: Callable[[Session, str], None] | None = None) -> int:
 def watch_fleet(begin: Callable[..., Fleet]) -> int:
     """`watch`, with runs side by side: 75 if any was stopped, else the code of the first that failed, else 0."""
     from ambs.cli.display import Display, silence
+    from ambs.storage.leash import wear
     from ambs.training.signals import stopping
 
     with stopping() as stop, Display() as display:
+        wear(stop)
         fleet = begin(stop=stop)
         for note in fleet.notes:
             print(f"ambs: {note}", file=sys.stderr)

@@ -7,6 +7,8 @@ from ambs.errors import UserError
 
 MOST = 64
 """Seeds of a fleet."""
+HERE = "{seed}"
+"""What stands for the seed in the name of a fleet's folder."""
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

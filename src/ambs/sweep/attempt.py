@@ -1,4 +1,8 @@
-"""One run of a sweep, taken a step further: a subprocess that starts or resumes one folder, whose exit code says how it went."""
+"""A run of a sweep, or a fleet, taken a step further: a subprocess that starts or resumes, whose exit code says how it went.
+
+The runs of a fleet differ in the seed and are trained in one process. Those that have yet to begin do so together; those that
+broke off are resumed together, once there are no others.
+"""
 
 import os
 import stat
@@ -60,19 +64,21 @@ class Means:
 
 
 class Attempt:
-    """A run being started or resumed; `poll` until it says how that ended."""
+    """A job being started or resumed; `poll` until it says how that ended."""
 
     def __init__(self, job: Job, means: Means) -> None:
         self.job, self.means = job, means
         self._child: Child | None = None
-        self._claim: Claim | None = None
+        self._claims: list[Claim] = []
+        self._unfit = ""
+        """What is wrong with a run of the fleet that is there already: the others go on without it."""
         self._asked = False
 
     def poll(self) -> Ended | None:
         """How it ended, or None while it goes on."""
         if self._child is None:
             ended = self._begin()
-        elif self._claim is not None and self._claim.lost:
+        elif any(claim.lost for claim in self._claims):
             stop([self._child])
             ended = Ended("busy", "another process has taken it over")
         else:
@@ -100,34 +106,42 @@ class Attempt:
 
     def _begin(self) -> Ended | None:
         try:
-            self._claim = Claim(self.job.home)
+            for one in self.job.members:
+                self._claims.append(Claim(one.home))
             # Only now: nobody else changes what there is.
-            found = find(self.job, claimed=True)
-            if found.state == "finished":
-                return self._finished(found)
-            if found.state == "running":
-                return Ended("busy", f"{found.path} is being written by another process", found.frames)
-            if found.others and self.job.strict:
-                return Ended("failed", _other_settings(found), found.frames)
-            self._child = self._launch(found, self._claim)
+            found = [(one, find(one, claimed=True)) for one in self.job.members]
+            for one, there in found:
+                if there.state == "running":
+                    return Ended("busy", f"{there.path} is being written by another process", there.frames)
+                if _is_unfit(one, there):
+                    self._unfit = _other_settings(there)
+            due = [(one, there) for one, there in found if there.state != "finished" and not _is_unfit(one, there)]
+            if not due:
+                return self._all_there(sum(there.frames for _, there in found))
+            fresh = [(one, there) for one, there in due if there.state != "broken" or there.path is None]
+            self._child = self._launch(fresh or due)
         except Held as error:
             return Ended("busy", str(error))
         except (UserError, OSError) as error:
             return Ended("failed", str(error))
         return None
 
-    def _launch(self, found: Found, claim: Claim) -> Child:
-        job = self.job
-        environment, place = self.means.environment(), ["--device", self.means.device]
-        settings = job.settings
+    def _launch(self, due: list[tuple[Job, Found]]) -> Child:
+        (job, found), settings = due[0], due[0][0].settings
+        place = ["--device", self.means.device]
         if found.state == "broken" and found.path is not None:
-            words = ["resume", str(found.path), "--env", settings["env"]]
-            if found.wanted < job.frames:
+            words = ["resume", *(str(there.path) for _, there in due), "--env", settings["env"]]
+            if any(there.wanted < one.frames for one, there in due):
                 words += ["--frames", str(job.frames)]
             resumed: Path | None = found.path
         else:
             write_atomic(job.home / SETTINGS, to_json(settings))
-            words = ["train", "--config", str(job.home / SETTINGS), "--env", settings["env"], "--out", str(job.home)]
+            words = ["train", "--config", str(job.home / SETTINGS), "--env", settings["env"]]
+            if len(due) > 1:
+                seeds = ",".join(str(one.settings["seed"]) for one, _ in due)
+                words += ["--seeds", seeds, "--out", str(job.pattern)]
+            else:
+                words += ["--out", str(job.home)]
             words += ["--shield", "on" if settings["shielded"] else "off"]
             resumed = None
         return launch(
@@ -135,33 +149,38 @@ class Attempt:
             [*words, *place],
             job.home,
             program=self.means.program,
-            environment=environment,
+            environment=self.means.environment(),
             resumed=resumed,
-            shared=(claim.fd,),
+            shared=tuple(claim.fd for claim in self._claims),
         )
 
     def _told(self, child: Child, code: int) -> Ended:
-        found = (
-            find(self.job, claimed=True) if code not in (0, STOPPED) else Found(frames=child.status().get("frames", 0))
-        )
-        if code == 0 or found.state == "finished":  # A resumed run may find out that it was finished.
-            return Ended("finished", frames=found.frames)
-        if code in (STOPPED, BROKEN_OFF):  # By a second signal, while it saved: its last checkpoint is whole.
-            return Ended("stopped", frames=found.frames)
+        if not self.job.crew and code in (0, STOPPED):
+            return Ended("finished" if code == 0 else "stopped", frames=child.status().get("frames", 0))
+        found = [(one, find(one, claimed=True)) for one in self.job.members]
+        frames = sum(there.frames for _, there in found)
+        if all(there.state == "finished" or _is_unfit(one, there) for one, there in found):
+            # A resumed run may find out that it was finished.
+            return self._all_there(frames)
+        if code in (0, STOPPED, BROKEN_OFF):  # By a second signal, while it saved: its last checkpoint is whole.
+            return Ended("stopped", frames=frames)
         if code < 0:
-            return Ended("killed", f"was killed by signal {-code}; see {child.log}", found.frames)
+            return Ended("killed", f"was killed by signal {-code}; see {child.log}", frames)
         word = "was refused" if code == REFUSED else f"ended with code {code}"
-        return Ended("failed", f"{word}: {child.last_words()}; see {child.log}", found.frames)
+        return Ended("failed", f"{word}: {child.last_words()}; see {child.log}", frames)
 
-    def _finished(self, found: Found) -> Ended:
-        if found.others and self.job.strict:
-            return Ended("failed", _other_settings(found), found.frames)
-        return Ended("finished", frames=found.frames)
+    def _all_there(self, frames: int) -> Ended:
+        return Ended("failed" if self._unfit else "finished", self._unfit, frames)
 
     def _release(self) -> None:
-        if self._claim is not None:
-            self._claim.release()
-        self._claim = None
+        for claim in self._claims:
+            claim.release()
+        self._claims = []
+
+
+def _is_unfit(job: Job, found: Found) -> bool:
+    """Whether what is there is no run of the sweep, and must be left as it is."""
+    return bool(found.others) and job.strict
 
 
 def _other_settings(found: Found) -> str:

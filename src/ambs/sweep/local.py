@@ -6,6 +6,9 @@ from dataclasses import replace
 from ambs.sweep.attempt import Attempt, Ended, Means
 from ambs.sweep.plan import Job, Needs
 
+SEEDS = 5
+"""Seeds of one setting that share a process on a GPU, where nothing else is said: as many as the paper has."""
+
 
 class Local:
     """So many subprocesses at once; on a GPU they share its memory evenly."""
@@ -44,6 +47,13 @@ def side_by_side(parallel: int | None, needs: Needs, device: str) -> int:
     if device != "cpu" and has_gpu() and needs.gpus != 0:
         return max(1, int(1 / needs.gpus)) if needs.gpus else 1
     return max(1, int(len(os.sched_getaffinity(0)) / needs.cpus)) if hasattr(os, "sched_getaffinity") else 1
+
+
+def fleet_size(told: int | None, parallel: int | None, needs: Needs, device: str) -> int:
+    """How many seeds of one setting are trained in one process: as told, else several on a GPU that a run has for itself."""
+    if told is not None:
+        return told
+    return SEEDS if device != "cpu" and has_gpu() and parallel in (None, 1) and needs.gpus in (None, 1) else 1
 
 
 def has_gpu() -> bool:

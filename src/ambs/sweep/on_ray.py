@@ -78,7 +78,8 @@ class OnRay:
 
     def begin(self, job: Job) -> None:
         """Hand it to Ray; its folder must be the same on every node."""
-        self._under_way[self._start(replace(job, home=job.home.absolute()))] = job
+        crew = tuple(replace(one, home=one.home.absolute()) for one in job.crew)
+        self._under_way[self._start(replace(job, home=job.home.absolute(), crew=crew))] = job
 
     def ended(self) -> list[tuple[Job, Ended]]:
         """Ask Ray; where it has gone away, all are to be begun again, once there is another."""

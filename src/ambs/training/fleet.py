@@ -18,7 +18,7 @@ import jax
 from ambs.acting.adapter import Interface
 from ambs.config import Config
 from ambs.config.resolve import changed, from_dict, to_dict
-from ambs.config.seeds import check_fleet, refuse_alone
+from ambs.config.seeds import HERE, check_fleet, refuse_alone
 from ambs.data import Experience
 from ambs.errors import UserError
 from ambs.forks import refuse_after_fork
@@ -132,7 +132,8 @@ def start_fleet(
     stop: threading.Event | None = None,
     mapped: bool | None = None,
 ) -> Fleet:
-    """New runs of these seeds, in a folder each under `out`; if one cannot be started, no folder is left.
+    """New runs of these seeds, in a folder each under `out`, where `{seed}` stands for the seed; if one cannot be started, no
+    folder is left.
 
     They share `stop`. `mapped`: as for `Fleet`.
     """
@@ -142,7 +143,8 @@ def start_fleet(
     try:
         for seed in seeds:
             own = dataclasses.replace(config, seed=seed)
-            made.append(begin(Member(own, crew), out, command=command, stop=stop))
+            place = Path(str(out).replace(HERE, str(seed)))
+            made.append(begin(Member(own, crew), place, command=command, stop=stop))
     except BaseException:
         for session in made:
             session.trainer.close()

@@ -262,7 +262,7 @@ def test_seeds_in_words():
 
 def test_memory_for_all(tmp_path):
     """Each ring would fit, all together would not; nothing is left."""
-    huge = changed(CONFIG, {"training": {"capacity": 10**9}})
+    huge = changed(CONFIG, {"training": {"capacity": 10**9, "frames": 10**9}})
     with pytest.raises(UserError, match=r"GB for each of 64 seeds, and there are .* GB of host memory"):
         start_fleet(huge, range(64), tmp_path, command=[])
     assert not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ import pytest
 from ambs.data import Experience
 from ambs.envs.mirror import Mirror
 from ambs.errors import UserError
+from ambs.training import replay as replays
 from ambs.training.learn import mirrored
 from ambs.training.replay import Replay, Use, size_of
 
@@ -118,6 +119,33 @@ def test_no_window_touches_a_hole():
 def test_latest_rows_in_a_hole_leave_the_others():
     again = lossy(16, ("rows-000000000012",))
     assert set(again.draw(np.random.default_rng(0), (500,), 3, latest=3)[0].tolist()) == {6, 7, 8, 9}
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_memory_is_taken_as_rows_come(place, monkeypatch):
+    """A ring for fewer rows than it may have is the same ring, however many come, and whoever loads them."""
+    monkeypatch.setattr(replays, "SPARE", 1)
+    plain, lean = filled(0, place=place), Replay(row(0), ENVS * 10, place, filled=ENVS * 3)
+    assert (lean.slots, lean.most, lean.chunk) == (4, 10, plain.chunk)
+    sizes = []
+    for number in range(14):
+        for one in (plain, lean):
+            one.add(row(number), np.arange(ENVS) == number % ENVS)
+        sizes.append(lean.slots)
+        if not plain.can_draw(1):
+            assert not lean.can_draw(1)
+            continue
+        draws = [one.draw(np.random.default_rng(0), (20,), 1) for one in (plain, lean)]
+        np.testing.assert_array_equal(*draws)
+        for first, second in zip(*(jax.tree.leaves(one.windows(*draws[0], 1)) for one in (plain, lean)), strict=True):
+            np.testing.assert_array_equal(first, second)
+        np.testing.assert_array_equal(*(one.who_acted(*draws[0], 1) for one in (plain, lean)))
+    assert sizes == [4, 4, 4, 4, 5, 7, 7, 9, 9, 10, 10, 10, 10, 10]
+    pieces, tail = plain.pieces()
+    again = Replay(row(0), ENVS * 10, place, filled=ENVS * 3)
+    again.load(14, pieces, tail)
+    for first, second in zip(jax.tree.leaves(again.data), jax.tree.leaves(plain.data), strict=True):
+        np.testing.assert_array_equal(first, second)
 
 
 def test_a_ring_that_is_not_stored_goes_on_from_its_newest_row():

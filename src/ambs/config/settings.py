@@ -269,21 +269,24 @@ class TrainingConfig:
             raise UserError(f"capacity must hold a sequence of every environment, {self.envs * self.length} steps")
         if self.batch % self.devices:
             raise UserError(f"batch must be a multiple of devices, {self.devices}, got {self.batch}")
-        steps = math.ceil(self.frames / self.action_repeat)
-        if self.batch > steps:  # At each step at most one sequence begins.
+        if self.batch > self.steps:  # At each step at most one sequence begins.
             raise UserError(
-                f"a batch of {self.batch} sequences can never be filled: {self.frames} frames are {steps} steps"
+                f"a batch of {self.batch} sequences can never be filled: {self.frames} frames are {self.steps} steps"
             )
+
+    @property
+    def steps(self) -> int:
+        """Agent steps that the frames are."""
+        return math.ceil(self.frames / self.action_repeat)
 
     def refuse_futile(self) -> None:
         """Refuse what would end without having learned anything: apart, since such a run, once made, can still be read."""
-        steps = math.ceil(self.frames / self.action_repeat)
         if self.length < 2:
             raise UserError(f"length must be at least 2, for a single step shows no transition, got {self.length}")
-        if self.prefill > steps:
+        if self.prefill > self.steps:
             raise UserError(
-                f"a prefill of {self.prefill} steps leaves nothing to learn in: {self.frames} frames are {steps} steps; lower "
-                "training.prefill or raise training.frames"
+                f"a prefill of {self.prefill} steps leaves nothing to learn in: {self.frames} frames are {self.steps} steps; "
+                "lower training.prefill or raise training.frames"
             )
 
     def updates_due(self, steps: int) -> int:

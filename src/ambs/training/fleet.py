@@ -26,7 +26,7 @@ from ambs.storage.binding import first_difference
 from ambs.storage.run_folder import RunFolder
 from ambs.training.asking import Request
 from ambs.training.compiled import without_seed
-from ambs.training.replay import Replay, choose_place
+from ambs.training.replay import Replay, choose_place, needed
 from ambs.training.session import Finished, Session, begin, reopen
 from ambs.training.together import HELD, Together
 from ambs.training.trainer import Trainer
@@ -73,8 +73,11 @@ class Member(Trainer):
 
     def _ring(self, row: Experience) -> Replay:
         training, crew = self.config.training, self.crew
-        crew.place = crew.place or choose_place(training.replay, row, training.capacity * crew.size)
-        return Replay(row, training.capacity, crew.place, runs=crew.size, stored=training.store_replay)
+        capacity = needed(training.capacity, training.steps, training.envs)
+        crew.place = crew.place or choose_place(training.replay, row, capacity * crew.size)
+        return Replay(
+            row, training.capacity, crew.place, runs=crew.size, filled=training.steps, stored=training.store_replay
+        )
 
     def join(self, together: Together, index: int) -> None:
         """From now on what is on the device is held with the others', under this number."""

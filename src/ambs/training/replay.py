@@ -25,6 +25,8 @@ from ambs.errors import UserError
 _HELD_OUT = 0x0DD5
 CHUNK = 1024
 """Rows per environment in one stored piece."""
+SPARE = 64
+"""Rows per environment beyond those that a run's frames fill: beginnings of episodes have none, and last steps may have few."""
 
 
 class Use(enum.IntEnum):
@@ -52,16 +54,21 @@ class Replay:
         place: Literal["host", "device"] = "host",
         *,
         runs: int = 1,
+        filled: int | None = None,
         stored: bool = True,
     ) -> None:
         """`example`: one row `[envs, …]` as NumPy arrays; `capacity`: steps of all environments together; `runs`: how many runs
-        keep such a ring in the same place; `stored`: whether checkpoints hold it, or its newest row alone."""
+        keep such a ring in the same place; `filled`: about how many steps there will be, if that is known: memory for more is
+        taken when they come; `stored`: whether checkpoints hold it, or its newest row alone."""
         self.stored = stored
         self.envs = example.reward.shape[0]
+        self.most = capacity // self.envs
+        self.chunk = min(CHUNK, self.most)
+        capacity = needed(capacity, filled, self.envs)
         self.slots = capacity // self.envs
+        """Rows per environment that there is memory for; all of `most` before any is overwritten."""
         self.place = place
         self.count = 0
-        self.chunk = min(CHUNK, self.slots)
         self.holes: list[tuple[int, int]] = []
         """First row and the row after the last (counted from the start of the run) of pieces that were lost."""
         _check_room(size_of(example, capacity), capacity, place, runs)
@@ -93,6 +100,8 @@ class Replay:
 
     def add(self, row: Experience, backup: np.ndarray | None = None) -> None:
         """Append one row `[envs, …]`; `backup` bool `[envs]`: where the backup policy led to it."""
+        if self.count == self.slots < self.most:
+            self._grow(self.slots + -(-self.slots // 4))
         slot = self.count % self.slots
         self.backup[slot] = False if backup is None else backup
         self._assign(slot, np.asarray(row.is_first))
@@ -101,6 +110,17 @@ class Replay:
         else:
             jax.tree.map(lambda ring, new: ring.__setitem__(slot, new), self.data, row)
         self.count += 1
+
+    def _grow(self, slots: int) -> None:
+        """Take memory for so many rows, as far as they are allowed; none has been overwritten yet."""
+        more, xp = min(slots, self.most) - self.slots, np if self.place == "host" else jnp
+
+        def longer(leaf: Any, xp: Any = np) -> Any:
+            return xp.concatenate([leaf, xp.zeros((more, *leaf.shape[1:]), leaf.dtype)])
+
+        self.use, self.backup, self.alike = map(longer, (self.use, self.backup, self.alike))
+        self.data = jax.tree.map(lambda leaf: longer(leaf, xp), self.data)
+        self.slots += more
 
     def _assign(self, slot: int, is_first: np.ndarray) -> None:
         """Decide what the row that goes into this slot is for: what its episode is for."""
@@ -231,6 +251,8 @@ class Replay:
         lost: Iterable[str] = (),
     ) -> None:
         """Fill the ring from what `pieces` returned, save the pieces called `lost`, which are no longer there."""
+        if count > self.slots:
+            self._grow(count)
         ring, gone = jax.tree.map(np.array, self.data), set(lost)
         gone |= set() if self.stored else {_name(start) for start in self._full(count)}
         for start in self._full(count):
@@ -281,6 +303,11 @@ class Replay:
 def _name(start: int) -> str:
     """Of the piece that begins with this row."""
     return f"rows-{start:012d}"
+
+
+def needed(capacity: int, filled: int | None, envs: int) -> int:
+    """Of so many steps of capacity, those that are used where about so many will be `filled`."""
+    return capacity if filled is None else min(capacity, (-(-filled // envs) + SPARE) * envs)
 
 
 def choose_place(wanted: str, example: Experience, capacity: int) -> Literal["host", "device"]:

@@ -41,7 +41,7 @@ from ambs.training.compiled import (
 from ambs.training.learn import SKIPPED, updates_per_call
 from ambs.training.observers import Observer, Row
 from ambs.training.parallel import on_first
-from ambs.training.replay import Replay, Use, choose_place
+from ambs.training.replay import Replay, Use, choose_place, needed
 from ambs.training.state import TrainState
 
 EPISODES = 8
@@ -135,8 +135,8 @@ class Trainer(TrainState):
     def _ring(self, row: Experience) -> Replay:
         """The replay buffer, for rows like this one."""
         training = self.config.training
-        place = choose_place(training.replay, row, training.capacity)
-        return Replay(row, training.capacity, place, stored=training.store_replay)
+        place = choose_place(training.replay, row, needed(training.capacity, training.steps, training.envs))
+        return Replay(row, training.capacity, place, filled=training.steps, stored=training.store_replay)
 
     @property
     def player(self) -> Player:

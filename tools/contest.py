@@ -18,6 +18,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 from run_results import keep
 
 from ambs.errors import UserError
+from ambs.storage.manifest import FOLDER, step_of
 from ambs.storage.run_folder import read_rows
 from ambs.storage.subprocesses import AMBS
 from ambs.sweep.file import read_sweep
@@ -84,10 +86,13 @@ def found(jobs: list[Job]) -> dict[str, Path]:
 
 
 def keep_all(runs: dict[str, Path], where: Path | None) -> None:
-    """Copy what the runs have to show so far."""
+    """Copy what the runs have to show so far, in place of what they had before."""
     for name, run in runs.items() if where else ():
         evaluation = run / EVALUATION
         target = keep(run, where, evaluation if evaluation.exists() else None, called=name)
+        for verdict in (FORESIGHT, EVALUATION):
+            if not (run / verdict).exists():
+                (target / verdict).unlink(missing_ok=True)
         for early in run.glob(f"{EARLY}*.json"):
             shutil.copy(early, target)
 
@@ -106,8 +111,12 @@ def train(options: argparse.Namespace, jobs: list[Job]) -> None:
                 if run := reached(job, options.early):
                     young.remove(job)
                     judging += judges(run, options, max(checkpoints(run, options.early)), EARLY)
+            judging = [judge for judge in judging if not judge.told()]
             if time.monotonic() > kept + PAUSE:
-                keep_all(found(jobs), options.keep)
+                try:
+                    keep_all(found(jobs), options.keep)
+                except (OSError, UserError) as error:
+                    print(f"nothing could be kept: {error}", file=sys.stderr, flush=True)
                 kept = time.monotonic()
         sweep.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -125,8 +134,8 @@ def reached(job: Job, frames: int) -> Path | None:
 
 def checkpoints(run: Path, frames: int) -> list[int]:
     """Those that are whole, from this frame on."""
-    steps = [int(path.parent.name) for path in (run / "checkpoints").glob("*/manifest.sha256")]
-    return [step for step in steps if step >= frames]
+    whole = [path.parent for path in (run / "checkpoints").glob("*/manifest.sha256")]
+    return [step for path in whole if FOLDER.fullmatch(path.name) and (step := step_of(path)) >= frames]
 
 
 class Judge(NamedTuple):
@@ -134,6 +143,16 @@ class Judge(NamedTuple):
 
     process: subprocess.Popen
     into: Path
+
+    def told(self) -> bool:
+        """Whether it has ended; what it found is then in its place. `foresight.json`, which is of the last judge, is not left."""
+        if (code := self.process.poll()) is None:
+            return False
+        if code == 0:
+            self.into.with_suffix(".part").replace(self.into)
+        if self.into.name.startswith(EARLY):
+            (self.into.parent / FORESIGHT).unlink(missing_ok=True)
+        return True
 
 
 def judges(run: Path, options: argparse.Namespace, frames: int | None, prefix: str = "") -> list[Judge]:
@@ -151,14 +170,13 @@ def judges(run: Path, options: argparse.Namespace, frames: int | None, prefix: s
 
 def done(judging: list[Judge], end: float) -> None:
     """Wait for them until then; what is not ready by then is given up."""
-    for process, into in judging:
+    for judge in judging:
         try:
-            ready = process.wait(max(0.0, end - time.monotonic())) == 0
+            judge.process.wait(max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.kill()
-            ready = False
-        if ready:
-            into.with_suffix(".part").replace(into)
+            judge.process.kill()
+            judge.process.wait()
+        judge.told()
 
 
 def told(runs: dict[str, Path], varied: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:

@@ -147,33 +147,71 @@ def test_seeds_of_one_setting_make_a_fleet(jobs):
 
 
 @pytest.mark.process
-def test_a_fleet_is_one_process_and_goes_on_with_what_is_there(jobs, tmp_path, monkeypatch):
-    """Begun together in the folder of each; stopped together; what broke off is resumed after the others have begun. One that is
-    there with other settings is named, and the others do without it."""
+def test_a_fleet_is_one_process_and_goes_on_with_what_is_there(jobs, monkeypatch):
+    """Begun together in the folder of each; stopped together; what broke off is resumed after the others have begun."""
     monkeypatch.setenv("AMBS_FAKE", "wait")
     stop = threading.Event()
-    fleet = as_fleets(jobs[:2], 5)
 
     def look(names):
         if all(list(one.home.glob("*/config.json")) for one in jobs[:2]):
             stop.set()
 
-    outcome = drive_all(fleet, stop=stop, look=look)
+    outcome = drive_all(as_fleets(jobs[:2], 5), stop=stop, look=look)
     assert (outcome.stopped, outcome.failed) == (["copt-s0,1"], {})
     runs = [find(one).path for one in jobs[:2]]
     for run, seed in zip(runs, (0, 1), strict=True):
         assert RunFolder.open(run).config["seed"] == seed
-        (run / "checkpoints" / "000000000100").mkdir(parents=True)
-        (run / "checkpoints" / "000000000100" / "manifest.json").write_text("{}")
+        break_off(run)
     assert not (jobs[1].home / "output.txt").exists()  # One process, one log.
-    make_run(jobs[3].home, env="PointWorld", config=jobs[3].settings | {"obs": "both"})
     monkeypatch.setenv("AMBS_FAKE", "0")
-    outcome = drive_all(as_fleets(jobs, 5))
-    assert list(outcome.failed) == ["copt-s0,1,2,3"]
-    assert 'obs="both"' in outcome.failed["copt-s0,1,2,3"]
+    assert drive_all(as_fleets(jobs[:3], 5)).finished == ["copt-s0,1,2"]
     assert [find(one).state for one in jobs[:3]] == ["finished"] * 3
     assert [find(one).path for one in jobs[:2]] == runs
     assert drive_all(as_fleets(jobs[:3], 5)).finished == ["copt-s0,1,2"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("what", ["other settings", "fails", "busy"])
+def test_what_is_wrong_with_one_of_a_fleet_is_no_others(jobs, monkeypatch, what):
+    """One run was broken off, one has yet to begin, and one cannot: the fleet falls apart, and the first two finish."""
+    monkeypatch.setattr(drive, "PATIENCE", 0.5)
+    monkeypatch.setenv("AMBS_FAKE", "0")
+    break_off(make_run(jobs[0].home, env="PointWorld", config=jobs[0].settings, state="running"))
+    bad, claim = jobs[2], None
+    if what == "other settings":
+        make_run(bad.home, env="PointWorld", config=bad.settings | {"obs": "both"})
+    elif what == "fails":
+        bad.home.mkdir()
+        (bad.home / "fake").write_text("70")
+        jobs[1].home.mkdir()
+        (jobs[1].home / "fake").write_text("70")
+    else:
+        claim = Claim(bad.home)
+    fleet = as_fleets(jobs[:3], 5)
+    assert len(fleet) == 1
+    if what == "fails":  # The fleet fails as its first new run does; by itself that one is well.
+        real = Attempt.poll
+
+        def poll(attempt):
+            if not attempt.job.crew:
+                (jobs[1].home / "fake").write_text("0")
+            return real(attempt)
+
+        monkeypatch.setattr(Attempt, "poll", poll)
+    outcome = drive_all(fleet)
+    assert sorted(outcome.finished) == ["copt-s0", "copt-s1"]
+    if claim is None:
+        assert list(outcome.failed) == ["copt-s2"]
+        assert ('obs="both"' if what == "other settings" else "ended with code 70") in outcome.failed["copt-s2"]
+    else:
+        assert (outcome.failed, outcome.busy) == ({}, ["copt-s2"])
+        claim.release()
+
+
+def break_off(run):
+    """Leave a run as a checkpoint and no process."""
+    (run / "checkpoints" / "000000000100").mkdir(parents=True, exist_ok=True)
+    (run / "checkpoints" / "000000000100" / "manifest.json").write_text("{}")
 
 
 def test_who_is_saving_already_is_not_told_again(monkeypatch):

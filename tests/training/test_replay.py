@@ -7,7 +7,6 @@ import pytest
 from ambs.data import Experience
 from ambs.envs.mirror import Mirror
 from ambs.errors import UserError
-from ambs.training import replay as replays
 from ambs.training.learn import mirrored
 from ambs.training.replay import Replay, Use, size_of
 
@@ -121,47 +120,42 @@ def test_latest_rows_in_a_hole_leave_the_others():
     assert set(again.draw(np.random.default_rng(0), (500,), 3, latest=3)[0].tolist()) == {6, 7, 8, 9}
 
 
-@pytest.mark.parametrize("place", ["host", "device"])
-def test_memory_is_taken_as_rows_come(place, monkeypatch):
-    """A ring for fewer rows than it may have is the same ring, however many come, and whoever loads them."""
-    monkeypatch.setattr(replays, "SPARE", 1)
-    plain, lean = filled(0, place=place), Replay(row(0), ENVS * 10, place, filled=ENVS * 3)
+def test_memory_is_taken_as_rows_come(monkeypatch):
+    """A ring for fewer rows than it may have is the same ring, however many come, and whoever loads it on the way."""
+    plain, lean = filled(0, place="device"), Replay(row(0), ENVS * 10, "device", filled=ENVS * 3)
     assert (lean.slots, lean.most, lean.chunk) == (4, 10, plain.chunk)
-    sizes = []
+    assert Replay(row(0), ENVS * 10, "host", filled=ENVS * 3).slots == 10  # Nothing is taken before it is written to.
+    sizes, drawn = [], set()
     for number in range(14):
         for one in (plain, lean):
             one.add(row(number), np.arange(ENVS) == number % ENVS)
         sizes.append(lean.slots)
-        if not plain.can_draw(1):
-            assert not lean.can_draw(1)
-            continue
-        draws = [one.draw(np.random.default_rng(0), (20,), 1) for one in (plain, lean)]
-        np.testing.assert_array_equal(*draws)
-        for first, second in zip(*(jax.tree.leaves(one.windows(*draws[0], 1)) for one in (plain, lean)), strict=True):
-            np.testing.assert_array_equal(first, second)
-        np.testing.assert_array_equal(*(one.who_acted(*draws[0], 1) for one in (plain, lean)))
+        for length in (1, 3):
+            there = [one.can_draw(length) for one in (plain, lean)]
+            assert there[0] == there[1]
+            if not there[0]:
+                continue
+            draws = [one.draw(np.random.default_rng(0), (20,), length) for one in (plain, lean)]
+            np.testing.assert_array_equal(*draws)
+            seen = (jax.tree.leaves(one.windows(*draws[0], length)) for one in (plain, lean))
+            for first, second in zip(*seen, strict=True):
+                np.testing.assert_array_equal(first, second)
+            np.testing.assert_array_equal(*(one.who_acted(*draws[0], length) for one in (plain, lean)))
+            drawn.add(length)
+        if number in (6, 12):  # Once with room left, once when rows have been overwritten.
+            again = Replay(row(0), ENVS * 10, "device", filled=ENVS * 3)
+            again.load(lean.count, *lean.pieces())
+            lean = again
     assert sizes == [4, 4, 4, 4, 5, 7, 7, 9, 9, 10, 10, 10, 10, 10]
-    pieces, tail = plain.pieces()
-    again = Replay(row(0), ENVS * 10, place, filled=ENVS * 3)
-    again.load(14, pieces, tail)
-    for first, second in zip(jax.tree.leaves(again.data), jax.tree.leaves(plain.data), strict=True):
-        np.testing.assert_array_equal(first, second)
+    assert drawn == {1, 3}
 
 
-def test_a_ring_that_is_not_stored_goes_on_from_its_newest_row():
+def test_a_ring_that_is_not_stored_leaves_its_newest_row():
     replay = filled(15)
     replay.stored = False
     pieces, tail = replay.pieces()
     assert not pieces
     np.testing.assert_array_equal(tail["reward"], row(14).reward[None])
-    again = Replay(row(0), ENVS * 10, stored=False)
-    again.load(15, pieces, tail)
-    assert again.count == 15
-    assert not again.can_draw(2)
-    again.add(row(15))
-    again.add(row(16))
-    assert set(again.draw(np.random.default_rng(0), (100,), 2)[0].tolist()) == {14, 15}
-    assert not again.can_draw(4)
 
 
 def test_rows_that_are_missing_must_be_known_to_be_lost():
@@ -185,7 +179,8 @@ def test_memory_of_the_papers_buffer():
 
 def test_a_ring_that_no_memory_holds_is_refused():
     with pytest.raises(
-        UserError, match=r"training\.capacity of 9007199254740992 steps takes .* GB, and there are .* GB of host"
+        UserError,
+        match=r"buffer of 9007199254740992 steps takes .* GB, and there are .* GB of host memory: lower training",
     ):
         Replay(row(0), 2**53)
 

@@ -15,7 +15,7 @@ import ambs
 from ambs.acting.act import compiled_act
 from ambs.acting.evaluate import evaluate
 from ambs.cli.main import main
-from ambs.config.resolve import resolve
+from ambs.config.resolve import changed, resolve
 from ambs.errors import UserError
 from ambs.shield import Reason
 from ambs.storage import checkpoint
@@ -198,6 +198,18 @@ def test_a_poisoned_batch_is_skipped_and_counted(runs):
     with pytest.raises(Diverged, match="non-finite"):
         trainer.gather()
     trainer.bad_run = 0
+
+
+def test_a_run_without_its_replay_buffer_can_be_loaded_and_not_resumed(small, tmp_path):
+    session = start(changed(CONFIG, {"training": {"store_replay": False, "frames": 600}}), tmp_path, command=[])
+    stopped_at(session, 133)
+    path = session.folder.path
+    assert not list((path / "checkpoints" / "replay").iterdir())
+    assert ambs.load(path).frames == session.trainer.accounts.frames
+    with pytest.raises(UserError, match="its checkpoints hold no replay buffer"):
+        reopen(path)
+    reopened = checkpoint.load(path / "checkpoints")
+    assert reopened.step == session.trainer.accounts.frames  # Nothing was changed.
 
 
 def test_a_loaded_agent_decides(runs):

@@ -92,9 +92,6 @@ def run_sweep(
     live = Live(console=console, auto_refresh=False, transient=True)
     with _engine(sweep, on, means, parallel, address) as engine, stopping() as stop, live:
         outcome = run_all(todo, engine, stop, _Watch(console, live, todo))
-    for job in todo:
-        if job.crew and (why := outcome.failed.pop(job.name, None)):
-            outcome.failed |= {one.name: why for one in job.crew if find(one).state != "finished"}
     write_ledger(sweep, [(job, find(job)) for job in sweep.jobs], outcome.failed)
     return outcome
 
@@ -118,7 +115,8 @@ class _Watch:
 
     def __init__(self, console: Console, live: Any, todo: list[Job]) -> None:
         self._console, self._live = console, live
-        self._jobs, self._seen = {job.name: job for job in todo}, set[str]()
+        self._jobs = {one.name: one for job in todo for one in (job, *job.crew)}
+        self._seen, self._count = set[str](), len(todo)
         self._looked = 0.0
 
     def __call__(self, under_way: set[str]) -> None:
@@ -138,13 +136,14 @@ class _Watch:
         from ambs.sweep.status import progress
 
         over = len(self._seen) - len(names)
-        told = f"{over} of {len(self._jobs)} have ended, {len(names)} under way"
+        told = f"{max(over, 0)} of {self._count} have ended, {len(names)} under way"
         table = Table("run", "", "frames", "violating", box=box.SIMPLE_HEAD, pad_edge=False, caption=told)
         for name in names[:SHOWN]:
-            status = progress(self._jobs[name].home)
-            done = status.get("frames", 0)
-            bar = ProgressBar(self._jobs[name].frames, done, width=30)
-            facts = (f"{done:,}", f"{status.get('violations', 0):,}") if status else ("waiting or compiling", "")
+            job = self._jobs[name]
+            says = [status for one in job.members if (status := progress(one.home))]
+            done, violating = (sum(status.get(fact, 0) for status in says) for fact in ("frames", "violations"))
+            bar = ProgressBar(job.frames * len(job.members), done, width=30)
+            facts = (f"{done:,}", f"{violating:,}") if says else ("waiting or compiling", "")
             table.add_row(name, bar, *facts)
         return table
 

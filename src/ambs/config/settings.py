@@ -222,7 +222,7 @@ class TrainingConfig:
     replay: Literal["auto", "device", "host"] = "auto"
     """Where it lives: on the accelerator if it fits, or in host memory."""
     store_replay: bool = True
-    """Whether checkpoints hold the replay buffer, gigabytes from pixels; a run that is resumed without it collects anew."""
+    """Whether checkpoints hold the replay buffer, gigabytes from pixels; without it a run can be evaluated, and not resumed."""
     time_limit: Literal["truncation", "termination"] = "truncation"
     """What a time limit is to the model: `truncation` keeps continue = 1, `termination` is what the paper's code did."""
     shield_from: int = 0

@@ -14,6 +14,7 @@ INERT = frozenset(
     f"training.{name}"
     for name in (
         "frames", "log_every", "checkpoint_every", "keep", "wandb", "max_skipped", "max_faults", "env_timeout", "replay",
+        "store_replay",
     )
 ) | {"seed", "env", "method"}  # fmt: skip
 """Settings that do not change what is learnt, or are told apart elsewhere."""

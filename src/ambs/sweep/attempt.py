@@ -1,7 +1,8 @@
 """A run of a sweep, or a fleet, taken a step further: a subprocess that starts or resumes, whose exit code says how it went.
 
-The runs of a fleet differ in the seed and are trained in one process. Those that have yet to begin do so together; those that
-broke off are resumed together, once there are no others.
+The runs of a fleet differ in the seed and are trained in one process: those that have yet to begin do so together, and those that
+broke off are resumed together, once there are no others. Whatever is wrong with one of them is wrong with the fleet; its runs can
+then be tried one by one.
 """
 
 import os
@@ -70,8 +71,6 @@ class Attempt:
         self.job, self.means = job, means
         self._child: Child | None = None
         self._claims: list[Claim] = []
-        self._unfit = ""
-        """What is wrong with a run of the fleet that is there already: the others go on without it."""
         self._asked = False
 
     def poll(self) -> Ended | None:
@@ -113,12 +112,14 @@ class Attempt:
             for one, there in found:
                 if there.state == "running":
                     return Ended("busy", f"{there.path} is being written by another process", there.frames)
-                if _is_unfit(one, there):
-                    self._unfit = _other_settings(there)
-            due = [(one, there) for one, there in found if there.state != "finished" and not _is_unfit(one, there)]
+                if there.others and one.strict:
+                    return Ended("failed", _other_settings(there), there.frames)
+            due = [(one, there) for one, there in found if there.state != "finished"]
             if not due:
-                return self._all_there(sum(there.frames for _, there in found))
+                return Ended("finished", frames=sum(there.frames for _, there in found))
             fresh = [(one, there) for one, there in due if there.state != "broken" or there.path is None]
+            if not fresh and len({there.wanted for _, there in due}) > 1:
+                return Ended("failed", "was not resumed: its runs go to different numbers of frames")
             self._child = self._launch(fresh or due)
         except Held as error:
             return Ended("busy", str(error))
@@ -131,7 +132,7 @@ class Attempt:
         place = ["--device", self.means.device]
         if found.state == "broken" and found.path is not None:
             words = ["resume", *(str(there.path) for _, there in due), "--env", settings["env"]]
-            if any(there.wanted < one.frames for one, there in due):
+            if found.wanted < job.frames:
                 words += ["--frames", str(job.frames)]
             resumed: Path | None = found.path
         else:
@@ -157,11 +158,10 @@ class Attempt:
     def _told(self, child: Child, code: int) -> Ended:
         if not self.job.crew and code in (0, STOPPED):
             return Ended("finished" if code == 0 else "stopped", frames=child.status().get("frames", 0))
-        found = [(one, find(one, claimed=True)) for one in self.job.members]
-        frames = sum(there.frames for _, there in found)
-        if all(there.state == "finished" or _is_unfit(one, there) for one, there in found):
-            # A resumed run may find out that it was finished.
-            return self._all_there(frames)
+        found = [find(one, claimed=True) for one in self.job.members]
+        frames = sum(there.frames for there in found)
+        if all(there.state == "finished" for there in found):  # A resumed run may find out that it was finished.
+            return Ended("finished", frames=frames)
         if code in (0, STOPPED, BROKEN_OFF):  # By a second signal, while it saved: its last checkpoint is whole.
             return Ended("stopped", frames=frames)
         if code < 0:
@@ -169,18 +169,10 @@ class Attempt:
         word = "was refused" if code == REFUSED else f"ended with code {code}"
         return Ended("failed", f"{word}: {child.last_words()}; see {child.log}", frames)
 
-    def _all_there(self, frames: int) -> Ended:
-        return Ended("failed" if self._unfit else "finished", self._unfit, frames)
-
     def _release(self) -> None:
         for claim in self._claims:
             claim.release()
         self._claims = []
-
-
-def _is_unfit(job: Job, found: Found) -> bool:
-    """Whether what is there is no run of the sweep, and must be left as it is."""
-    return bool(found.others) and job.strict
 
 
 def _other_settings(found: Found) -> str:

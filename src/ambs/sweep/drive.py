@@ -66,7 +66,8 @@ class _Waiting:
 def run_all(jobs: Sequence[Job], engine: Engine, stopping: Event, on_look: Callable[[set[str]], None]) -> Outcome:
     """Run them in order until all have ended or `stopping` is set; then all that are under way save and end.
 
-    A run that fails or is refused does not keep the others from running; one that is stopped by others or killed is resumed.
+    A run that fails or is refused does not keep the others from running; one that is stopped by others or killed is resumed. A
+    fleet that cannot begin or go on falls apart: its runs are tried one by one, so that what is wrong with one is no other's.
     `on_look` is told, now and then, the names of those that are under way.
     """
     waiting, outcome = [_Waiting(job) for job in jobs], Outcome()
@@ -104,6 +105,9 @@ def _next(waiting: list[_Waiting], room: int) -> list[_Waiting]:
 
 def _note(one: _Waiting, how: Ended, waiting: list[_Waiting], outcome: Outcome) -> None:
     name = one.job.name
+    if one.job.crew and how.kind in ("failed", "busy", "killed"):
+        waiting += [_Waiting(member) for member in one.job.crew]
+        return
     one.busy = how.kind == "busy"
     if how.kind == "finished":
         outcome.finished.append(name)

@@ -26,7 +26,7 @@ _HELD_OUT = 0x0DD5
 CHUNK = 1024
 """Rows per environment in one stored piece."""
 SPARE = 64
-"""Rows per environment beyond those that a run's frames fill: beginnings of episodes have none, and last steps may have few."""
+"""One row in so many more than a run's frames fill: the beginning of an episode has no frame, and its last step may have few."""
 
 
 class Use(enum.IntEnum):
@@ -58,20 +58,21 @@ class Replay:
         stored: bool = True,
     ) -> None:
         """`example`: one row `[envs, …]` as NumPy arrays; `capacity`: steps of all environments together; `runs`: how many runs
-        keep such a ring in the same place; `filled`: about how many steps there will be, if that is known: memory for more is
-        taken when they come; `stored`: whether checkpoints hold it, or its newest row alone."""
+        keep such a ring in the same place; `filled`: about how many steps there will be, if that is known: of an accelerator's
+        memory no more is taken before they come, of the host's none before it is written to; `stored`: whether checkpoints hold
+        it, or its newest row alone."""
         self.stored = stored
         self.envs = example.reward.shape[0]
         self.most = capacity // self.envs
         self.chunk = min(CHUNK, self.most)
-        capacity = needed(capacity, filled, self.envs)
-        self.slots = capacity // self.envs
+        used = needed(capacity, filled, self.envs)
+        self.slots = self.most if place == "host" else used // self.envs
         """Rows per environment that there is memory for; all of `most` before any is overwritten."""
         self.place = place
         self.count = 0
         self.holes: list[tuple[int, int]] = []
         """First row and the row after the last (counted from the start of the run) of pieces that were lost."""
-        _check_room(size_of(example, capacity), capacity, place, runs)
+        _check_room(size_of(example, used), used, place, runs)
         xp: Any = np if place == "host" else jnp
         self.use = np.zeros((self.slots, self.envs), np.int8)
         """`Use` of every row."""
@@ -113,13 +114,13 @@ class Replay:
 
     def _grow(self, slots: int) -> None:
         """Take memory for so many rows, as far as they are allowed; none has been overwritten yet."""
-        more, xp = min(slots, self.most) - self.slots, np if self.place == "host" else jnp
+        more = min(slots, self.most) - self.slots
 
-        def longer(leaf: Any, xp: Any = np) -> Any:
+        def longer(leaf: Any, xp: Any = jnp) -> Any:
             return xp.concatenate([leaf, xp.zeros((more, *leaf.shape[1:]), leaf.dtype)])
 
-        self.use, self.backup, self.alike = map(longer, (self.use, self.backup, self.alike))
-        self.data = jax.tree.map(lambda leaf: longer(leaf, xp), self.data)
+        self.use, self.backup, self.alike = (longer(leaf, np) for leaf in (self.use, self.backup, self.alike))
+        self.data = jax.tree.map(longer, self.data)
         self.slots += more
 
     def _assign(self, slot: int, is_first: np.ndarray) -> None:
@@ -251,10 +252,9 @@ class Replay:
         lost: Iterable[str] = (),
     ) -> None:
         """Fill the ring from what `pieces` returned, save the pieces called `lost`, which are no longer there."""
-        if count > self.slots:
+        if self.slots < min(count, self.most):
             self._grow(count)
         ring, gone = jax.tree.map(np.array, self.data), set(lost)
-        gone |= set() if self.stored else {_name(start) for start in self._full(count)}
         for start in self._full(count):
             if (name := _name(start)) in pieces:
                 self._store(ring, start, pieces[name](), count)
@@ -266,8 +266,6 @@ class Replay:
         self.count, self._seen, self._none_before = count, {}, {}
         self._count_alike()
         self.holes = [(start, start + self.chunk) for start in self._full(count) if _name(start) in gone]
-        if not self.stored and count:
-            self.holes = [(count - self.kept, count - 1)]
 
     def _count_alike(self) -> None:
         rows = np.arange(self.count - self.kept, self.count)
@@ -307,7 +305,10 @@ def _name(start: int) -> str:
 
 def needed(capacity: int, filled: int | None, envs: int) -> int:
     """Of so many steps of capacity, those that are used where about so many will be `filled`."""
-    return capacity if filled is None else min(capacity, (-(-filled // envs) + SPARE) * envs)
+    if filled is None:
+        return capacity
+    rows = -(-filled // envs)
+    return min(capacity, (rows + max(1, rows // SPARE)) * envs)
 
 
 def choose_place(wanted: str, example: Experience, capacity: int) -> Literal["host", "device"]:
@@ -331,8 +332,8 @@ def _check_room(needed: int, capacity: int, place: str, runs: int) -> None:
     if runs * needed > room:
         each = f" for each of {runs} seeds" if runs > 1 else ""
         raise UserError(
-            f"training.capacity of {capacity} steps takes {needed / 1e9:.1f} GB{each}, and there are {room / 1e9:.1f} GB of "
-            f"{place} memory"
+            f"a replay buffer of {capacity} steps takes {needed / 1e9:.1f} GB{each}, and there are {room / 1e9:.1f} GB of "
+            f"{place} memory: lower training.capacity"
         )
 
 

@@ -174,6 +174,10 @@ def reopen(
         unsure = check_bound(found, folder, config, trust=trust)
         config = config if frames is None else changed(config, {"training": {"frames": frames}})
         _refuse_finished(found, run, config)
+        if not config.training.store_replay:
+            raise UserError(
+                f"{run} cannot be resumed: its checkpoints hold no replay buffer (training.store_replay); it can be evaluated"
+            )
         if config.training.wandb:
             import_wandb()
         with fitting(found):
@@ -207,11 +211,6 @@ def reopen(
 def _without(found: checkpoint.Checkpoint, trainer: Trainer) -> tuple[str, ...]:
     """Sentences about what is damaged and left behind."""
     passed = [f"{sentence}; going on from the one before" for sentence in found.skipped]
-    if not trainer.replay.stored:
-        passed.append(
-            f"checkpoint {found.path.name} holds no replay buffer (training.store_replay); learning goes on as soon as "
-            "there is enough to learn from"
-        )
     if found.lost:
         held = sum(
             stop - max(start, trainer.replay.count - trainer.replay.kept) for start, stop in trainer.replay.holes

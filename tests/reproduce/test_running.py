@@ -40,21 +40,30 @@ def call(*words) -> int:
 
 
 def test_a_grid_runs_through(tmp_path, monkeypatch, capsys):
-    """Two runs of PointWorld: one finishes, one is killed and resumed; the same command again leaves both alone."""
+    """Two seeds of two runs of PointWorld, a fleet each: one finishes, one is killed, falls apart, and its runs are resumed or
+    made anew; the same command again leaves all of them alone."""
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
     monkeypatch.setattr(attempt, "launch", lambda *words, **more: launch(*words, **more | {"program": HOST}))
     monkeypatch.setenv("AMBS_DIES", "pointworld-long")
     words = ("reproduce", "table1", "--scale", "tiny", "--methods", "copt", "--device", "cpu", "--out", tmp_path)
+    words += ("--seeds", 2, "--fleet", 2)
     assert call(*words) == 0
-    assert "2 of 2 runs are finished" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "4 of 4 runs are finished" in told
+    assert "pointworld/copt-s0,1 begins" in told
     (done,) = tmp_path.glob("pointworld/copt-s0/*/config.json")
-    (killed,) = tmp_path.glob("pointworld-long/copt-s0/*/config.json")
-    assert (tmp_path / "pointworld-long" / "copt-s0" / "output.txt").read_text().count("copt, shield on, seed 0") == 2
-    status = RunFolder.open(killed.parent).read_status()
-    assert (status["state"], status["frames"] >= 3200) == ("finished", True)
+    assert not (tmp_path / "pointworld" / "copt-s1" / "output.txt").exists()  # It was trained with the other.
+    for seed in (0, 1):
+        assert f"pointworld-long/copt-s{seed} begins" in told
+        ended = [
+            status
+            for path in tmp_path.glob(f"pointworld-long/copt-s{seed}/*/config.json")
+            if (status := RunFolder.open(path.parent).read_status())["state"] == "finished"
+        ]
+        assert [status["frames"] >= 3200 for status in ended] == [True]
     assert {path.name for path in tmp_path.glob("table1.*")} == {"table1.png", "table1.md", "table1.html"}
     table = (tmp_path / "table1.md").read_text()
-    assert table.count("| AMBS + COPT | episode return, last quarter | 1 |") == 2
+    assert table.count("| AMBS + COPT | episode return, last quarter | 2 |") == 2
     assert "## PointWorld at 1,600" in table
     assert "## PointWorld (long run) at 3,200" in table
 
@@ -81,7 +90,10 @@ def test_what_is_there(tmp_path):
     try:
         found = [there(cell, tmp_path) for cell in chosen]
         # A run that was killed before its first checkpoint is made anew.
-        make(tmp_path, fresh, frames=1000, state="running")
+        young = make(tmp_path, fresh, frames=1000, state="running")
+        half = young / "checkpoints" / ".tmp-000000001000"  # Killed while it wrote its first one.
+        half.mkdir(parents=True)
+        (half / "manifest.json").touch()
         again = there(fresh, tmp_path)
     finally:
         writer.unlock()

@@ -80,7 +80,8 @@ def state_of(path: Path, status: dict[str, Any]) -> State:
         return "finished"
     if held(path / CONFIG):
         return "running"
-    return "broken" if any((path / "checkpoints").glob("*/manifest.json")) else "partial"
+    # One that was being written has another name.
+    return "broken" if any((path / "checkpoints").glob("[0-9]*/manifest.json")) else "partial"
 
 
 def others(config: dict[str, Any], wanted: dict[str, Any]) -> tuple[str, ...]:

@@ -18,11 +18,13 @@ from ambs.training.calibrate import (
     LabelProbs,
     calibrate,
     calibrate_level,
+    of_decisions,
     proposed_risk,
     quality,
     stays_safe,
     unaided,
 )
+from ambs.training.replay import Told, Use
 from ambs.world_model.rssm import Latent
 from tests.tiny import fresh, quick_jit
 
@@ -116,8 +118,7 @@ def test_the_level_in_force_keeps_the_budget_of_false_alarms(share, expected):
     accepted = (0.1, 0.6, 0.96, 1.0)
 
     def level(safe, so_far):
-        weight = jnp.asarray(safe, jnp.float32)
-        return int(calibrate_level(jnp.asarray(risk), weight, share, accepted, jnp.array(so_far)))
+        return calibrate_level(risk, safe.astype(float), share, accepted, so_far)
 
     assert level(np.ones(1001, bool), 3) == expected
     assert (risk > accepted[expected]).mean() <= share + 1e-9
@@ -126,23 +127,41 @@ def test_the_level_in_force_keeps_the_budget_of_false_alarms(share, expected):
     # Too few safe windows: the level stays.
     assert level(risk < 0.1, 2) == 2
     # A risk that is no number tells nothing: the level stays, too.
-    broken = jnp.asarray(risk).at[500].set(jnp.nan)
-    assert int(calibrate_level(broken, jnp.ones(1001), share, accepted, jnp.array(1))) == 1
+    broken = np.where(np.arange(1001) == 500, np.nan, risk)
+    assert calibrate_level(broken, np.ones(1001), share, accepted, 1) == 1
 
 
 def test_what_the_shield_has_prevented_is_not_held_against_it():
     """1000 windows without risk, 200 of risk .9 that stayed safe because the backup policy acted: had it not, 20 would have."""
-    risk = jnp.concatenate([jnp.zeros(1000), jnp.full(200, 0.9)])
-    safe, saved = jnp.ones(1200, bool), jnp.arange(1200) >= 1000
+    risk = np.concatenate([np.zeros(1000), np.full(200, 0.9)])
+    safe, saved = np.ones(1200, bool), np.arange(1200) >= 1000
     weight = unaided(safe, saved, risk)
     np.testing.assert_allclose(weight.sum(), 1020, rtol=1e-5)
     assert not unaided(~safe, saved, risk).any()
 
     def level(weight):
-        return int(calibrate_level(risk, weight, 0.05, (0.1, 0.5, 0.95), jnp.array(2)))
+        return calibrate_level(risk, weight, 0.05, (0.1, 0.5, 0.95), 2)
 
     assert level(weight) == 0
-    assert level(jnp.ones(1200)) == 2
+    assert level(np.ones(1200)) == 2
+
+
+def test_decisions_and_what_became_of_them_by_hand():
+    """Two steps ahead. Columns: an environment that is learned from, and one that is judged."""
+    rows = 8
+    first, violates = np.zeros((rows, 2), bool), np.zeros((rows, 2), bool)
+    backup, use = np.zeros((rows, 2), bool), np.full((rows, 2), Use.LEARNING)
+    use[:, 1] = Use.JUDGING
+    risk = np.tile(np.arange(rows)[:, None] / 10, (1, 2))
+    risk[1, 0] = np.nan  # The shield was not asked.
+    violates[3, 0] = True
+    backup[5, 0] = True
+    first[7, 0] = True  # An episode begins: what was decided in rows 5 and 6 cannot be judged.
+    said, safe = of_decisions(Told(first, violates, use, backup, risk), violates, 2)
+    np.testing.assert_allclose(said, [0, 0.2, 0.3, 0.4])
+    # Nobody acted for rows 0 to 2, a violation followed row 2; before row 5 the backup policy acted.
+    np.testing.assert_allclose(safe, [1, 0, 1 - 0.3, 1 - 0.4])
+    assert of_decisions(Told(first, violates, use, backup, risk), violates, rows)[0].size == 0
 
 
 def test_safe_windows_by_hand():
@@ -170,4 +189,4 @@ def test_a_state_is_scored_by_what_the_policy_proposes(monkeypatch):
     monkeypatch.setattr("ambs.training.calibrate.of_shield", lambda *_given: broken)
     found = proposed_risk(Player(*[None] * 4), start, fresh(), quickstart())
     assert np.isnan(found).all()
-    assert int(calibrate_level(jnp.tile(found, 100), jnp.ones(400), 0.05, (0.1, 0.5, 0.9), jnp.array(1))) == 1
+    assert calibrate_level(np.tile(found, 100), np.ones(400), 0.05, (0.1, 0.5, 0.9), 1) == 1

@@ -118,6 +118,8 @@ def test_no_window_touches_a_hole():
 def test_latest_rows_in_a_hole_leave_the_others():
     again = lossy(16, ("rows-000000000012",))
     assert set(again.draw(np.random.default_rng(0), (500,), 3, latest=3)[0].tolist()) == {6, 7, 8, 9}
+    # Nothing leads across it: it counts as another episode.
+    assert again.latest(5).is_first[1:].all()
 
 
 def test_memory_is_taken_as_rows_come(monkeypatch):
@@ -251,14 +253,17 @@ def test_mirrored_sequences_by_hand():
 
 
 def untold(rows):
-    return {name: part for name, part in rows.items() if name != "backup"}
+    return {name: part for name, part in rows.items() if name not in ("backup", "risk")}
 
 
-def test_who_acted_is_remembered_and_stored():
-    """The backup policy led environment 1 to row 4, which windows of three that begin at rows 2, 3 and 4 have."""
+def test_who_acted_and_what_the_shield_said_is_remembered_and_stored():
+    """The backup policy led environment 1 to row 4, which windows of three that begin at rows 2, 3 and 4 have; in rows 3 to 7
+    the shield said a risk of that many tenths."""
     replay = Replay(row(0), 20, "host")
     for t in range(8):
         replay.add(row(t), np.arange(replay.envs) == (1 if t == 4 else -1))
+        if t >= 3:
+            replay.decided(np.full(replay.envs, t / 10))
     first = np.arange(1, 6)
     expected = [[False, False, False], [False, False, True], [False, True, False], [True, False, False], [False] * 3]
     again = Replay(row(0), 20, "host")
@@ -267,6 +272,10 @@ def test_who_acted_is_remembered_and_stored():
     for one in (replay, again):
         assert one.who_acted(first, np.full(5, 1), 3).tolist() == expected
         assert not one.who_acted(first, np.full(5, 0), 3).any()
+        told = one.latest(6)
+        np.testing.assert_allclose(told.risk[:, 0], [np.nan, 0.3, 0.4, 0.5, 0.6, 0.7], rtol=1e-6)
+        assert told.backup[:, 1].tolist() == [False, False, True, False, False, False]
+        np.testing.assert_array_equal(told.labels, [row(t).labels for t in range(2, 8)])
     # Rows of an earlier version do not tell.
     older = {name: lambda read=read: untold(read()) for name, read in pieces.items()}
     again.load(replay.count, older, untold(tail), ())

@@ -3,13 +3,19 @@
 A label that is flagged falsely once in a safe window of T steps costs an override, so thresholds are set from windows: as
 low as can be while at most a given share of safe windows is flagged, by what the model filters and by what it imagines.
 
-Where labels are drawn, nothing is thresholded on the way, and the decision itself is calibrated: the level from which on a state
-counts as risky is the lowest, but not below the Δ that is asked for, at which at most a given share of safe windows is flagged.
-A blurred model intervenes rarely, a sharp one early. The risk of a state is scored exactly as the shield scores it, by what the
-task policy proposes and would do next: by the actions that were really taken, which are certain, risks are far more extreme.
-What then really happened tells whether a window was safe. Where the backup policy acted in between, nobody knows what the task
-policy would have come to: such a window counts as safe by the chance that the model gives it, 1 − risk. Counted as safe, what a
-shield prevents would be held against it, and the more it prevented the more lenient it would get.
+Where labels are drawn, nothing is thresholded on the way, and the decision itself is calibrated: the level from which on a
+state counts as risky is the lowest, but not below the Δ that is asked for, at which at most a given share of safe windows is
+flagged. A blurred model intervenes rarely, a sharp one early.
+
+What the shield said of each proposal is written down when it decides, before anything is learned from that step, in all worlds
+but those that are judged; what happened in the steps after tells whether an alarm would have been false. Those are many more
+layouts than worlds that are held out have. Where no shield acts (an agent without one, logs), and before it has decided often
+enough, windows of such worlds are scored instead, exactly as the shield scores: by what the task policy proposes and would do
+next. By the actions that were really taken, which are certain, risks are far more extreme.
+
+Where the backup policy acted in between, nobody knows what the task policy would have come to: such a window counts as safe by
+the chance that the model gives it, 1 − risk. Counted as safe, what a shield prevents would be held against it, and the more it
+prevented the more lenient it would get.
 
 How good labels and foresight are is judged by the actions that were really taken.
 """
@@ -18,7 +24,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key
 
 from ambs.acting.act import Player, in_precision
 from ambs.acting.scoring import filtered, foresee, of_shield
@@ -27,6 +34,7 @@ from ambs.data import Experience
 from ambs.nn.precision import cast, compute_dtype
 from ambs.spec.risk import step_risk, violates
 from ambs.streams import stream
+from ambs.training.replay import Told, Use
 from ambs.world_model.model import WorldModel
 from ambs.world_model.rssm import Latent
 
@@ -125,26 +133,34 @@ def calibrate(
     return jax.vmap(one, in_axes=(1, 1, 0))(peak, safe, default)
 
 
-def calibrate_level(
-    risk: Float[Array, "windows"],
-    safe: Float[Array, "windows"],
-    share: float,
-    accepted: tuple[float, ...],
-    level: Int[Array, ""],
-) -> Int[Array, ""]:
+def calibrate_level(risk: np.ndarray, safe: np.ndarray, share: float, accepted: tuple[float, ...], level: int) -> int:
     """The number of the lowest level that flags at most `share` of what is safe.
 
     `safe`: by how much each window counts (`unaided`). `accepted`: the risk up to which each level accepts, ascending. `level`:
     the one so far, kept if there are too few windows or a risk is not finite.
     """
-    sound = jnp.isfinite(jnp.where(safe == 0, 0.0, risk)).all() & jnp.isfinite(safe).all()
-    order = jnp.argsort(jnp.where(safe > 0, risk, -1.0))[::-1]
-    beyond = jnp.cumsum(safe[order]) > share * safe.sum() + 1e-3
+    if not np.isfinite(safe).all() or safe.sum() < ENOUGH or not np.isfinite(risk[safe > 0]).all():
+        return level
+    order = np.argsort(np.where(safe > 0, risk, -1.0))[::-1]
+    beyond = np.cumsum(safe[order]) > share * safe.sum() + 1e-3
     # The riskiest window that may not be flagged any more, if there is one.
-    limit = jnp.where(beyond.any(), risk[order][jnp.argmax(beyond)], -1.0)
-    found = jnp.searchsorted(jnp.array(accepted), limit)
-    known = (safe.sum() >= ENOUGH) & sound
-    return jnp.where(known, jnp.minimum(found, len(accepted) - 1), level).astype(level.dtype)
+    limit = risk[order][np.argmax(beyond)] if beyond.any() else -1.0
+    return min(int(np.searchsorted(accepted, limit)), len(accepted) - 1)
+
+
+def of_decisions(told: Told, violates: np.ndarray, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the shield said when it decided, and by how much each decision counts as safe, for all in worlds that are not judged
+    whose next `horizon` steps lie within their episode. `violates` bool `[rows, envs]`: whether Ψ fails in a row."""
+    if told.risk.shape[0] <= horizon:
+        return np.zeros(0), np.zeros(0)
+
+    def ahead(what: np.ndarray) -> np.ndarray:
+        total = np.cumsum(what, axis=0)
+        return total[horizon:] - total[:-horizon] > 0
+
+    said = told.risk[:-horizon].astype(np.float64)
+    known = np.isfinite(said) & ~ahead(told.is_first) & (told.use[:-horizon] != Use.JUDGING)
+    return said[known], unaided(~ahead(violates)[known], ahead(told.backup)[known], said[known])
 
 
 def stays_safe(model: WorldModel, probs: LabelProbs, whole: Bool[Array, "windows"]) -> Bool[Array, "windows"]:
@@ -153,12 +169,10 @@ def stays_safe(model: WorldModel, probs: LabelProbs, whole: Bool[Array, "windows
     return whole & probs.holds_now & ~violates(psi, atoms, probs.truth).any(axis=1)
 
 
-def unaided(
-    safe: Bool[Array, "windows"], saved: Bool[Array, "windows"], risk: Float[Array, "windows"]
-) -> Float[Array, "windows"]:
+def unaided(safe: np.ndarray, saved: np.ndarray, risk: np.ndarray) -> np.ndarray:
     """By how much each window counts as one that the task policy keeps safe by itself: 1 or 0 where it acted all along, and the
     model's own 1 − risk where the backup policy `saved` it."""
-    return jnp.where(safe, jnp.where(saved, 1 - risk, 1.0), 0.0)
+    return np.where(safe, np.where(saved, 1 - risk, 1.0), 0.0)
 
 
 def quality(

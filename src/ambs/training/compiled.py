@@ -18,17 +18,13 @@ from ambs.config import Config, Size
 from ambs.data import Experience
 from ambs.envs.mirror import Mirror
 from ambs.nn.precision import compute_dtype
-from ambs.shield.rules import accepted_risks
 from ambs.streams import at, stream
 from ambs.training.calibrate import (
-    ENOUGH,
     calibrate,
-    calibrate_level,
     predict,
     proposed_risk,
     quality,
     stays_safe,
-    unaided,
     within_one_episode,
 )
 from ambs.training.learn import learn
@@ -60,9 +56,12 @@ def compiled_learn(config: Config, mirror: Mirror | None = None) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def compiled_calibration(config: Config) -> tuple[Any, Any]:
-    """Setting thresholds and level, and judging labels and foresight, compiled."""
-    return jax.jit(functools.partial(_set_thresholds, config=config)), jax.jit(functools.partial(_judge, config=config))
+def compiled_calibration(config: Config) -> tuple[Any, Any, Any]:
+    """Setting thresholds, scoring windows, and judging labels and foresight, compiled."""
+    set_thresholds, score, judge = (
+        jax.jit(functools.partial(function, config=config)) for function in (_set_thresholds, _score, _judge)
+    )
+    return set_thresholds, score, judge
 
 
 @functools.lru_cache(maxsize=8)
@@ -80,23 +79,25 @@ def first_level(config: Config) -> jax.Array | None:
 
 
 def _set_thresholds(
-    player: Player, windows: Experience, saved: jax.Array, root: jax.Array, number: jax.Array, *, config: Config
-) -> tuple[jax.Array, jax.Array | None, jax.Array]:
-    key, (model, thresholds, level) = (
-        at(stream(root, "calibration"), number),
-        (player.model, player.thresholds, player.level),
-    )
+    player: Player, windows: Experience, root: jax.Array, number: jax.Array, *, config: Config
+) -> tuple[jax.Array, jax.Array]:
+    """The thresholds of the labels, and how many of the windows are safe."""
+    key, model = at(stream(root, "calibration"), number), player.model
     probs = predict(model, windows, config.calibration.context, key)
     whole = within_one_episode(windows)
-    safe = stays_safe(model, probs, whole)
-    if config.shield.labels == "mode":
-        thresholds = calibrate(probs, whole, config.calibration.false_flags, thresholds)
-    if level is not None:
-        accepted = accepted_risks(config.shield)
-        given = None if windows.proposed is None else windows.proposed[:, config.calibration.context - 1]
-        risk = proposed_risk(player, probs.start, key, config, given)
-        level = calibrate_level(risk, unaided(safe, saved, risk), config.calibration.false_alarms, accepted, level)
-    return thresholds, level, safe.sum() >= ENOUGH
+    thresholds = calibrate(probs, whole, config.calibration.false_flags, player.thresholds)
+    return thresholds, stays_safe(model, probs, whole).sum()
+
+
+def _score(
+    player: Player, windows: Experience, root: jax.Array, number: jax.Array, *, config: Config
+) -> tuple[jax.Array, jax.Array]:
+    """The risk of every window as the shield scores it, and whether it stays safe."""
+    key, context = at(stream(root, "calibration"), number), config.calibration.context
+    probs = predict(player.model, windows, context, key)
+    given = None if windows.proposed is None else windows.proposed[:, context - 1]
+    risk = proposed_risk(player, probs.start, key, config, given)
+    return risk, stays_safe(player.model, probs, within_one_episode(windows))
 
 
 def _judge(

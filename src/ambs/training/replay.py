@@ -13,7 +13,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,17 @@ CHUNK = 1024
 """Rows per environment in one stored piece."""
 SPARE = 64
 """One row in so many more than a run's frames fill: the beginning of an episode has no frame, and its last step may have few."""
+
+
+class Told(NamedTuple):
+    """Of consecutive rows `[rows, envs]`: whether an episode begins there, its labels, what it is for, whether the backup policy
+    led to it, and what the shield said there."""
+
+    is_first: np.ndarray
+    labels: np.ndarray
+    use: np.ndarray
+    backup: np.ndarray
+    risk: np.ndarray
 
 
 class Use(enum.IntEnum):
@@ -78,6 +89,8 @@ class Replay:
         """`Use` of every row."""
         self.backup = np.zeros((self.slots, self.envs), bool)
         """Whether the shield had the backup policy act on the way to a row."""
+        self.risk = np.full((self.slots, self.envs), np.nan, np.float32)
+        """What the shield said in a row of what was proposed there, 1 − p̃; NaN where it was not asked."""
         self.alike = np.zeros((self.slots, self.envs), np.int32)
         """Rows up to this one, it included, that follow one another and have its use."""
         self._seen: dict[tuple[int, Use], int] = {}
@@ -105,6 +118,7 @@ class Replay:
             self._grow(self.slots + -(-self.slots // 4))
         slot = self.count % self.slots
         self.backup[slot] = False if backup is None else backup
+        self.risk[slot] = np.nan
         self._assign(slot, np.asarray(row.is_first))
         if self.place == "device":
             self.data = self._put(self.data, row, slot)
@@ -120,6 +134,7 @@ class Replay:
             return xp.concatenate([leaf, xp.zeros((more, *leaf.shape[1:]), leaf.dtype)])
 
         self.use, self.backup, self.alike = (longer(leaf, np) for leaf in (self.use, self.backup, self.alike))
+        self.risk = longer(self.risk, np)
         self.data = jax.tree.map(longer, self.data)
         self.slots += more
 
@@ -179,6 +194,22 @@ class Replay:
     def who_acted(self, first: np.ndarray, env: np.ndarray, length: int) -> np.ndarray:
         """Whether the backup policy led to each row of these windows, bool `[windows, length]`."""
         return self.backup[(first[:, None] + np.arange(length)) % self.slots, env[:, None]]
+
+    def decided(self, risk: np.ndarray) -> None:
+        """Note what the shield said of what was proposed in the newest row, 1 − p̃ `[envs]`; NaN where it was not asked."""
+        self.risk[(self.count - 1) % self.slots] = risk
+
+    def latest(self, rows: int) -> "Told":
+        """What is known of the last so many rows, the oldest first, without those that were lost."""
+        rows = min(rows, self.kept)
+        slots = np.arange(self.count - rows, self.count) % self.slots
+        first = np.asarray(self.data.is_first[slots]).copy()
+        for start, stop in self.holes:
+            gone = slice(max(start - self.count + rows, 0), max(stop - self.count + rows, 0))
+            first[gone] = True  # No window leads across it.
+        return Told(
+            first, np.asarray(self.data.labels[slots]), *(part[slots] for part in (self.use, self.backup, self.risk))
+        )
 
     def rows_with(self, episodes: int, use: Use) -> int:
         """Of how many of the latest rows one must take to have the beginnings of so many episodes of this use; all, if there are
@@ -281,14 +312,15 @@ class Replay:
 
     def _beside(self) -> dict[str, np.ndarray]:
         """What is known of rows beside what was experienced."""
-        return {"use": self.use, "backup": self.backup}
+        return {"use": self.use, "backup": self.backup, "risk": self.risk}
 
     def _store(self, ring: Experience, start: int, rows: dict[str, np.ndarray], count: int) -> None:
-        # Stored before worlds were held out, all of it was learned from; before it was told who acted, the task policy did.
+        # Stored before worlds were held out, all of it was learned from; before it was told who acted and what the shield said,
+        # the task policy did, and it said nothing.
         blank = {
             name: np.zeros((rows["reward"].shape[0], self.envs), leaf.dtype) for name, leaf in self._beside().items()
         }
-        rows = blank | rows
+        rows = blank | {"risk": np.full_like(blank["risk"], np.nan)} | rows
         for name, leaf in {**_named(ring), **self._beside()}.items():
             if name not in rows or rows[name].shape[1:] != leaf.shape[1:] or rows[name].dtype != leaf.dtype:
                 raise UserError(f"stored replay rows do not fit: {name} should be {leaf.dtype}{list(leaf.shape[1:])}")

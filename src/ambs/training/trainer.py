@@ -27,12 +27,10 @@ from ambs.envs.saving import NOT_SAVED
 from ambs.envs.vector.vector import LabelledVectorEnv
 from ambs.errors import RunError, UserError
 from ambs.shield.rules import Decision
-from ambs.streams import at, stream
+from ambs.streams import stream
 from ambs.training.asking import Act, Clock, Learn, Life, Request, lived
-from ambs.training.calibrate import ENOUGH, memorised
+from ambs.training.calibration import Calibration, said
 from ambs.training.compiled import (
-    compiled_calibration,
-    compiled_fidelity,
     compiled_init,
     compiled_learn,
     first_level,
@@ -44,10 +42,6 @@ from ambs.training.parallel import on_first
 from ambs.training.replay import Replay, Use, choose_place, needed
 from ambs.training.state import TrainState
 
-EPISODES = 8
-"""Worlds, if there are as many, from which calibration draws its windows."""
-PATIENCE = 4
-"""Times that a calibration may fall due without windows for it."""
 SPELL = 8
 """Steps for which something else than a policy that is given acts."""
 AT_RANDOM = 0.5
@@ -92,7 +86,7 @@ class Trainer(TrainState):
         self._act = compiled_act(self.common, config.shielded)
         self._learn = compiled_learn(self.common, envs.mirror if config.training.mirror else None)
         self.per_call = updates_per_call(config, images=self.interface.spec.observation.image > 0)
-        self._calibrate, self._judge = compiled_calibration(self.common)
+        self.calibration = Calibration(self.common)
         self._clock = (time.monotonic(), 0, 0)
 
     def _worlds(self, make: Make | None) -> LabelledVectorEnv:
@@ -210,10 +204,12 @@ class Trainer(TrainState):
         if playing:
             decision = yield self._question(wanted, shielding)
             yield from self._learn_what_is_due()
+            if shielding:
+                self.replay.decided(said(decision))
             return np.asarray(decision.action), decision
         if wanted is not None:
             return np.where(np.isfinite(wanted), wanted, 0.0).astype(np.float32), None
-        rng = np.random.default_rng([self.config.seed, _tag("prefill"), self.turns])
+        rng = self.lot("prefill", self.turns)
         return self.interface.random(rng, self.config.training.envs), None
 
     def _with_proposals(self, row: Experience, raw: Any, shown: Interface) -> Experience:
@@ -236,7 +232,7 @@ class Trainer(TrainState):
         if proposed is None or not explore:
             return None if proposed is None else np.asarray(proposed)
         count, newest = self.config.training.envs, (self.replay.count - 1) % self.replay.slots
-        rng = np.random.default_rng([self.config.seed, _tag("explore"), self.turns // SPELL])
+        rng = self.lot("explore", self.turns // SPELL)
         lot, learning = rng.uniform(size=count), self.replay.use[newest] == Use.LEARNING
         drawn, none = learning & (lot < explore / 2), learning & (lot >= explore / 2) & (lot < explore)
         wanted = np.where(drawn[:, None], self.interface.random(rng, count), proposed)
@@ -253,64 +249,17 @@ class Trainer(TrainState):
         while due >= self.updates + self.per_call:
             if not self.replay.can_draw(training.length):
                 return
-            rng = np.random.default_rng([self.config.seed, _tag("replay"), self.updates])
+            rng = self.lot("replay", self.updates)
             place = self.replay.draw(rng, (self.per_call, training.batch), training.length)
             batches = self.replay.windows(*place, training.length)
             metrics = yield Learn(batches, self.updates)
             self.pending.append(metrics)
             self.updates += self.per_call
-            self._calibrate_if_due()
+            self.calibration.when_due(self)
 
-    def _calibrate_if_due(self) -> None:
-        calibration = self.config.calibration
-        length = calibration.context + self.config.shield.horizon
-        if not calibration.every or self.updates < self.calibrated + calibration.every:
-            return
-        if not self.replay.can_draw(length, Use.THRESHOLDS):
-            self._without_windows()
-            return
-        self.calibrated = self.updates
-        rng = np.random.default_rng([self.config.seed, _tag("calibration"), self.updates])
-
-        def place(use: Use) -> tuple[np.ndarray, np.ndarray]:
-            # What policy and shield do now is what they are judged by, but a few layouts would judge by their luck.
-            latest = max(self.replay.kept // 2, self.replay.rows_with(EPISODES, use))
-            return self.replay.draw(rng, (calibration.windows,), length, latest, use)
-
-        def windows(use: Use) -> Experience:
-            return self.replay.windows(*place(use), length)
-
-        model, key = self.player.model, (self.root, self.updates)
-        where = place(Use.THRESHOLDS)
-        there = self.replay.windows(*where, length)
-        saved = self.replay.who_acted(*where, length)[:, calibration.context :].any(axis=1)
-        whole = ~np.asarray(there.is_first[:, 1:]).any(axis=1)
-        if whole.sum() < ENOUGH:
-            self._without_windows()
-            return
-        self.thresholds, self.level, enough = self._calibrate(self.player, there, saved, *key)
-        if not enough:
-            self._without_windows()
-        if not all(self.replay.can_draw(length, use) for use in (Use.JUDGING, Use.LEARNING)):
-            return
-        held_out, trained = (
-            {name: float(value) for name, value in self._judge(model, windows(use), self.thresholds, *key).items()}
-            for use in (Use.JUDGING, Use.LEARNING)
-        )
-        self.label_quality = held_out | memorised(held_out, trained)
-        if self.foreign is not None:
-            self.label_quality |= self._like_the_policy(windows(Use.JUDGING))
-
-    def _like_the_policy(self, windows: Experience) -> dict[str, float]:
-        """How like the policy that is given its clone is (`clone/…`)."""
-        found = compiled_fidelity(self.common)(self.player, windows, at(stream(self.root, "fidelity"), self.updates))
-        return {name: float(value) for name, value in found.items()}
-
-    def _without_windows(self) -> None:
-        """Where episodes are too short, or held-out or safe ones too few, to calibrate on, the Δ that is asked for is put in
-        force: a shield that nobody has judged is not to be lenient for long."""
-        if self.level is not None and self.updates >= PATIENCE * self.config.calibration.every:
-            self.level = jnp.zeros_like(self.level)
+    def lot(self, name: str, number: int) -> np.random.Generator:
+        """Chance for this purpose, the same whenever it is asked for."""
+        return np.random.default_rng([self.config.seed, _tag(name), number])
 
     def gather(self) -> None:
         """Take in the metrics of finished updates; stops a run whose updates are no longer finite."""

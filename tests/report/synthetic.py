@@ -28,6 +28,7 @@ def make_run(
     state: Any = "finished",
     names: int = 0,
     level: float | None = None,
+    decided: bool = True,
     labels: dict[str, int] | None = None,
     config: dict[str, Any] | None = None,
     **changes: Any,
@@ -36,6 +37,7 @@ def make_run(
 
     `labels`: frames per combination of labels, the same in every episode; None: not stored, as once.
     `level`: the Δ in force, with the figures of a run that calibrates it; None: a run from before there were any.
+    `decided`: whether it was set on what the shield had decided.
     """
     rng = np.random.default_rng((seed, sum(map(ord, method))))
     top, rate = LEVELS.get(method, (10.0, 10.0))
@@ -60,6 +62,7 @@ def make_run(
         if level is not None:
             auroc = {"labels/auroc": 0.8, "trained/auroc": 0.9, "memorised/auroc": 0.1, "labels/detected": 0.6}
             row |= auroc | {"labels/imagined_per_real": 0.7, "labels/unsafe_windows": 0.2, "shield/level": level}
+            row |= {"shield/calibrated_on": 900.0} if decided else {}
         run.log_metrics(row | {f"more/{name}": rng.normal() for name in range(names)})
     length = frames // episodes
     for index in range(episodes):

@@ -298,7 +298,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class CalibrationConfig:
-    """How the shield's Δ in force, or its label thresholds, are set on worlds that are held out from learning."""
+    """How the shield's Δ in force is set, on what it said when it decided; or label thresholds, on held-out worlds."""
 
     every: int = 1000
     """Updates between two settings of the level in force, or of label thresholds; 0: they stay as given."""
@@ -309,8 +309,8 @@ class CalibrationConfig:
     false_flags: float = 0.0035
     """Labels thresholded (`mode`): share of safe windows that may be flagged by the calibrated thresholds."""
     false_alarms: float = 0.05
-    """Labels drawn (`sample`): share of held-out safe windows that may be flagged; where the model is too blurred to keep it at
-    the Δ that is asked for, the shield accepts more, up to the level that does."""
+    """Labels drawn (`sample`): share of the decisions that turn out safe which may be refused; where the model is too blurred to
+    keep it at the Δ that is asked for, the shield accepts more, up to the level that does."""
 
     def __post_init__(self) -> None:
         of_types(self)

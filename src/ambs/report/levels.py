@@ -6,8 +6,9 @@ from ambs.report.formatting import number
 from ambs.report.groups import Group
 from ambs.report.runs import Run
 
-LEVEL, JUDGED = "shield/level", "labels/unsafe_windows"
-"""Metrics: the Δ in force, and one that is there as soon as the shield has been calibrated."""
+LEVEL, JUDGED, DECIDED = "shield/level", "labels/unsafe_windows", "shield/calibrated_on"
+"""Metrics: the Δ in force; one that is there as soon as labels have been judged; and one that says on how many decisions the level was
+set, which runs from before that was so have not got."""
 MOST_LENIENT = 0.98
 """`ambs.shield.config.HIGHEST_LEVEL`, which cannot be had without loading JAX."""
 
@@ -30,13 +31,16 @@ def _sentence(runs: list[Run], asked: float, levels: list[float]) -> str:
     share = _setting(runs[0], "calibration", "false_alarms")
     most = "the share that is allowed" if share is None else f"{100 * share:.3g} %"
     told = f"asked for Δ = {number(asked)}; in force Δ = {_range(levels)}"
-    if not any(JUDGED in run.metrics for run in runs):
+    cases = "the safe windows of held-out worlds"
+    if any(DECIDED in run.metrics for run in runs):
+        cases = "the decisions that turn out safe"
+    elif not any(JUDGED in run.metrics for run in runs):
         if max(levels) < MOST_LENIENT:
             return f"{told}: there was nothing to calibrate it on"
         return f"{told}: the most lenient, until enough has been learnt to calibrate it"
     if max(levels) <= asked:
-        return f"{told}: no more than {most} of the safe windows of held-out worlds are flagged"
-    told = f"{told}: at less, more than {most} of the safe windows of held-out worlds would be flagged"
+        return f"{told}: no more than {most} of {cases} are flagged"
+    told = f"{told}: at less, more than {most} of {cases} would be flagged"
     lenient = f"; {number(MOST_LENIENT)} is the highest there is, and in force before the first calibration, too"
     lenient = lenient if max(levels) >= MOST_LENIENT else ""
     return told + lenient

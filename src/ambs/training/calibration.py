@@ -53,7 +53,7 @@ class Calibration:
             _numbers(self._judge(run.player.model, windows, run.thresholds, run.root, run.updates))
             for windows, _ in (held_out, trained)
         )
-        run.label_quality = quality | memorised(quality, learned)
+        run.label_quality |= quality | memorised(quality, learned)
         if run.foreign is not None:
             # How like the policy that is given its clone is (`clone/…`).
             key = at(stream(run.root, "fidelity"), run.updates)
@@ -77,6 +77,7 @@ class Calibration:
         shield, share = self.config.shield, self.config.calibration.false_alarms
         level = calibrate_level(risk, safe, share, accepted_risks(shield), int(run.level))
         run.level = jnp.asarray(level, run.level.dtype)
+        run.label_quality["shield/calibrated_on"] = float(safe.sum())
         return bool(safe.sum() >= ENOUGH)
 
     def _decided(self, run: "Trainer", rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,8 @@ from ambs.report.groups import Group
 from ambs.report.runs import Run
 
 LEVEL, JUDGED, DECIDED = "shield/level", "labels/unsafe_windows", "shield/calibrated_on"
-"""Metrics: the Δ in force; one that is there as soon as labels have been judged; and one that says on how many decisions the level was
-set, which runs from before that was so have not got."""
+"""Metrics: the Δ in force; one that is there as soon as labels have been judged; and one that says on how many decisions the
+level was set, which runs from before that was so have not got."""
 MOST_LENIENT = 0.98
 """`ambs.shield.config.HIGHEST_LEVEL`, which cannot be had without loading JAX."""
 

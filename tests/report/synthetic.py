@@ -62,7 +62,7 @@ def make_run(
         if level is not None:
             auroc = {"labels/auroc": 0.8, "trained/auroc": 0.9, "memorised/auroc": 0.1, "labels/detected": 0.6}
             row |= auroc | {"labels/imagined_per_real": 0.7, "labels/unsafe_windows": 0.2, "shield/level": level}
-            row |= {"shield/calibrated_on": 900.0} if decided else {}
+            row |= {"shield/calibrated_on": 900.0, "shield/by_decisions": 1.0} if decided else {}
         run.log_metrics(row | {f"more/{name}": rng.normal() for name in range(names)})
     length = frames // episodes
     for index in range(episodes):

@@ -8,6 +8,7 @@ from scipy import stats
 
 from ambs.apps.quickstart import last_quarter
 from ambs.errors import UserError
+from ambs.report import levels
 from ambs.report.curves import aggregate, common_frames, grid, recent_mean, recent_ratio, total
 from ambs.report.groups import colours, group_runs, settings_that_differ
 from ambs.report.levels import MOST_LENIENT
@@ -19,6 +20,7 @@ from ambs.report.runs import Run, Series, read_run, read_runs
 from ambs.report.summary import summarise
 from ambs.report.write import text_of
 from ambs.shield.config import HIGHEST_LEVEL
+from ambs.training import calibration
 from tests.report.synthetic import make_run
 
 
@@ -229,6 +231,16 @@ def test_the_level_in_force_is_told_with_its_reason(tmp_path):
     assert shown[:3] == ["labels/auroc", "trained/auroc", "memorised/auroc"]
     assert shown[3:] == ["labels/detected", "labels/imagined_per_real", "shield/level"]
     assert MOST_LENIENT == HIGHEST_LEVEL
+    assert (levels.BASIS, levels.BY_DECISIONS) == (calibration.BASIS, calibration.BY_DECISIONS)
+    for seed, (decided, told) in enumerate(
+        ((True, {"shield/calibrated_on": 0.0}), (False, {"shield/by_decisions": 0.0}))
+    ):
+        found = read_run(make_run(tmp_path / f"more {seed}", level=0.1, config=settings, decided=decided))
+        found.metrics.update({name: Series(np.array([20_000]), np.array([value])) for name, value in told.items()})
+        (line,) = levels.levels_in_force(*group_runs([found]).values())
+        assert line["sentence"].endswith(
+            ("nothing to calibrate it on", "safe windows of held-out worlds are flagged")[seed]
+        )
     for wrong in ({}, {"safety_level": "<b>"}, {"safety_level": True}, 7):
         make_run(tmp_path / "odd", level=0.3, config={"shield": wrong}, seed=len(str(wrong)))
     assert summarise([tmp_path / "odd"])["environments"][0]["levels"] == []

@@ -24,7 +24,7 @@ from ambs.training.calibrate import (
     stays_safe,
     unaided,
 )
-from ambs.training.replay import Told, Use
+from ambs.training.replay import Told
 from ambs.world_model.rssm import Latent
 from tests.tiny import fresh, quick_jit
 
@@ -147,21 +147,21 @@ def test_what_the_shield_has_prevented_is_not_held_against_it():
 
 
 def test_decisions_and_what_became_of_them_by_hand():
-    """Two steps ahead. Columns: an environment that is learned from, and one that is judged."""
+    """Two steps ahead. Columns: an environment whose decisions count, and one whose do not."""
     rows = 8
     first, violates = np.zeros((rows, 2), bool), np.zeros((rows, 2), bool)
-    backup, use = np.zeros((rows, 2), bool), np.full((rows, 2), Use.LEARNING)
-    use[:, 1] = Use.JUDGING
+    backup, counted = np.zeros((rows, 2), bool), np.tile([True, False], (rows, 1))
     risk = np.tile(np.arange(rows)[:, None] / 10, (1, 2))
     risk[1, 0] = np.nan  # The shield was not asked.
     violates[3, 0] = True
     backup[5, 0] = True
     first[7, 0] = True  # An episode begins: what was decided in rows 5 and 6 cannot be judged.
-    said, safe = of_decisions(Told(first, violates, use, backup, risk), violates, 2)
+    told = Told(first, violates, np.zeros((rows, 2)), backup, risk)
+    said, safe = of_decisions(told, counted, violates, 2)
     np.testing.assert_allclose(said, [0, 0.2, 0.3, 0.4])
     # Nobody acted for rows 0 to 2, a violation followed row 2; before row 5 the backup policy acted.
     np.testing.assert_allclose(safe, [1, 0, 1 - 0.3, 1 - 0.4])
-    assert of_decisions(Told(first, violates, use, backup, risk), violates, rows)[0].size == 0
+    assert of_decisions(told, counted, violates, rows)[0].size == 0
 
 
 def test_safe_windows_by_hand():

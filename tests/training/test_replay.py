@@ -118,8 +118,11 @@ def test_no_window_touches_a_hole():
 def test_latest_rows_in_a_hole_leave_the_others():
     again = lossy(16, ("rows-000000000012",))
     assert set(again.draw(np.random.default_rng(0), (500,), 3, latest=3)[0].tolist()) == {6, 7, 8, 9}
-    # Nothing leads across it: it counts as another episode.
-    assert again.latest(5).is_first[1:].all()
+    # Nothing leads across it: it counts as another episode, in which nothing was said.
+    again.risk[:] = 0.5
+    told = again.latest(6)
+    assert told.is_first[:, 0].tolist() == [False, False, True, True, True, True]
+    assert np.isnan(told.risk[:, 0]).tolist() == [False, False, True, True, True, True]
 
 
 def test_memory_is_taken_as_rows_come(monkeypatch):
@@ -256,17 +259,18 @@ def untold(rows):
     return {name: part for name, part in rows.items() if name not in ("backup", "risk")}
 
 
-def test_who_acted_and_what_the_shield_said_is_remembered_and_stored():
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_who_acted_and_what_the_shield_said_is_remembered_and_stored(place):
     """The backup policy led environment 1 to row 4, which windows of three that begin at rows 2, 3 and 4 have; in rows 3 to 7
     the shield said a risk of that many tenths."""
-    replay = Replay(row(0), 20, "host")
+    replay = Replay(row(0), 20, place)
     for t in range(8):
         replay.add(row(t), np.arange(replay.envs) == (1 if t == 4 else -1))
         if t >= 3:
             replay.decided(np.full(replay.envs, t / 10))
     first = np.arange(1, 6)
     expected = [[False, False, False], [False, False, True], [False, True, False], [True, False, False], [False] * 3]
-    again = Replay(row(0), 20, "host")
+    again = Replay(row(0), 20, place)
     pieces, tail = replay.pieces()
     again.load(replay.count, pieces, tail, ())
     for one in (replay, again):
@@ -280,3 +284,4 @@ def test_who_acted_and_what_the_shield_said_is_remembered_and_stored():
     older = {name: lambda read=read: untold(read()) for name, read in pieces.items()}
     again.load(replay.count, older, untold(tail), ())
     assert not again.who_acted(first, np.full(5, 1), 3).any()
+    assert np.isnan(again.latest(8).risk).all()

@@ -44,6 +44,10 @@ def check_meant(config: Config, psi: Formula) -> None:
         raise UserError(
             "a prescient shield is for evaluation: it plays every future in the simulator itself (ambs eval)"
         )
+    if config.shield.path is not None:
+        raise UserError(
+            f"policies are trained for G<=n alone, not for {config.shield.path}: ask for that afterwards (--spec)"
+        )
     heeded = config.shielded or METHODS[config.method].penalty != "none"
     if heeded or psi != Constant(True):
         refuse_constant(psi)

@@ -303,7 +303,7 @@ class CalibrationConfig:
     every: int = 1000
     """Updates between two settings of the level in force, or of label thresholds; 0: they stay as given."""
     windows: int = 1024
-    """Held-out windows for that."""
+    """Held-out windows by which labels and foresight are judged; and the level is set, where the shield does not decide."""
     context: int = 5
     """Steps of such a window that the model watches before its labels are judged: as many as it takes to see what is around."""
     false_flags: float = 0.0035

@@ -43,7 +43,7 @@ OUTCOME, SHIELD, FORESIGHT, MODEL, LOSSES, REST = "outcome", "shield", "foresigh
 SECTIONS = {
     OUTCOME: "Return and violations",
     SHIELD: "The shield",
-    FORESIGHT: "Foresight on worlds held out from learning, and the level that it puts in force",
+    FORESIGHT: "Foresight on worlds held out from learning, and the level in force",
     MODEL: "The model: its KL against what the guarantee needs, and the quality of its labels",
     LOSSES: "Losses",
     REST: "Everything else that was logged",

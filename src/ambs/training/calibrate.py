@@ -34,7 +34,7 @@ from ambs.data import Experience
 from ambs.nn.precision import cast, compute_dtype
 from ambs.spec.risk import step_risk, violates
 from ambs.streams import stream
-from ambs.training.replay import Told, Use
+from ambs.training.replay import Told
 from ambs.world_model.model import WorldModel
 from ambs.world_model.rssm import Latent
 
@@ -148,9 +148,9 @@ def calibrate_level(risk: np.ndarray, safe: np.ndarray, share: float, accepted: 
     return min(int(np.searchsorted(accepted, limit)), len(accepted) - 1)
 
 
-def of_decisions(told: Told, violates: np.ndarray, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """What the shield said when it decided, and by how much each decision counts as safe, for all in worlds that are not judged
-    whose next `horizon` steps lie within their episode. `violates` bool `[rows, envs]`: whether Ψ fails in a row."""
+def of_decisions(told: Told, counted: np.ndarray, violates: np.ndarray, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the shield said when it decided, and by how much each decision counts as safe, for all whose next `horizon` steps
+    lie within their episode. Bool `[rows, envs]`: `counted`, whether a row's decision does; `violates`, whether Ψ fails in it."""
     if told.risk.shape[0] <= horizon:
         return np.zeros(0), np.zeros(0)
 
@@ -159,7 +159,7 @@ def of_decisions(told: Told, violates: np.ndarray, horizon: int) -> tuple[np.nda
         return total[horizon:] - total[:-horizon] > 0
 
     said = told.risk[:-horizon].astype(np.float64)
-    known = np.isfinite(said) & ~ahead(told.is_first) & (told.use[:-horizon] != Use.JUDGING)
+    known = np.isfinite(said) & counted[:-horizon] & ~ahead(told.is_first)
     return said[known], unaided(~ahead(violates)[known], ahead(told.backup)[known], said[known])
 
 

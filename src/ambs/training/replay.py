@@ -134,7 +134,7 @@ class Replay:
             return xp.concatenate([leaf, xp.zeros((more, *leaf.shape[1:]), leaf.dtype)])
 
         self.use, self.backup, self.alike = (longer(leaf, np) for leaf in (self.use, self.backup, self.alike))
-        self.risk = longer(self.risk, np)
+        self.risk = np.concatenate([self.risk, np.full((more, self.envs), np.nan, np.float32)])
         self.data = jax.tree.map(longer, self.data)
         self.slots += more
 
@@ -200,16 +200,16 @@ class Replay:
         self.risk[(self.count - 1) % self.slots] = risk
 
     def latest(self, rows: int) -> "Told":
-        """What is known of the last so many rows, the oldest first, without those that were lost."""
+        """What is known of the last so many rows, the oldest first. In those that were lost nothing was said, and each begins an
+        episode, so that nothing leads across them."""
         rows = min(rows, self.kept)
         slots = np.arange(self.count - rows, self.count) % self.slots
-        first = np.asarray(self.data.is_first[slots]).copy()
+        first, labels = (np.array(np.asarray(leaf)[slots]) for leaf in (self.data.is_first, self.data.labels))
+        told = Told(first, labels, self.use[slots], self.backup[slots], self.risk[slots])
         for start, stop in self.holes:
             gone = slice(max(start - self.count + rows, 0), max(stop - self.count + rows, 0))
-            first[gone] = True  # No window leads across it.
-        return Told(
-            first, np.asarray(self.data.labels[slots]), *(part[slots] for part in (self.use, self.backup, self.risk))
-        )
+            told.is_first[gone], told.risk[gone] = True, np.nan
+        return told
 
     def rows_with(self, episodes: int, use: Use) -> int:
         """Of how many of the latest rows one must take to have the beginnings of so many episodes of this use; all, if there are

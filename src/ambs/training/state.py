@@ -165,7 +165,7 @@ class TrainState:
     """Steps of the vector environment."""
     updates: Annotated[int, plain()] = 0
     calibrated: Annotated[int, plain()] = 0
-    """Updates at the last calibration."""
+    """Updates at the last calibration that had anything to go by."""
     skipped: Annotated[int, plain()] = 0
     """Updates that were not finite."""
     bad_run: Annotated[int, plain()] = 0

@@ -30,7 +30,7 @@ CONFIG = resolve(
             "frames": 800, "envs": 4, "action_repeat": 1, "prefill": 200, "batch": 4, "length": 8, "train_ratio": 4.0,
             "updates_per_call": 2, "log_every": 200, "checkpoint_every": 0, "capacity": 800, "max_skipped": 6,
         },
-        "calibration": {"every": 40, "windows": 64},
+        "calibration": {"every": 40, "windows": 256},
     },
 )  # fmt: skip
 SEEDS = (3, 0, 5)

@@ -219,6 +219,7 @@ MISTAKES = {
     "ambs.train_shield('PointWorld', policy=still, frames=400)": "a prefill of",
     "ambs.train(ambs.resolve('quickstart', changes={'training': {'length': 1}}))": "length must be at least 2",
     "ambs.train(ambs.resolve('quickstart', changes={'calibration': {'context': 10**6}}))": "calibration.context and the shield's",
+    "ambs.train(ambs.resolve('quickstart', changes={'shield': {'path': 'F<=3 goal'}}))": "policies are trained for G<=n alone",
     "fit(3)": "data must be a list of files of episodes, such as ['episode-000000.npz'], got 3",
     "fit('episode-000000.npz')": "data must be a list of files of episodes, such as ['episode-000000.npz'], got 'episode",
     "fit([3])": "data must be paths of files of episodes, and one of them is 3",
